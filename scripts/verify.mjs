@@ -7,8 +7,9 @@ import { readScriptArguments } from './script-arguments.mjs';
 
 const USAGE = `Usage: npm run verify [-- --static]
 
-Checks format, lint, types, import arrows, rooms, unused code, docs/reference/api.md, links and types of exports, the
-wording of docs and comments, the length of lines in the docs, the schema dump and the build before, then runs all tests.
+Checks format, lint, types, import arrows, rooms, lines of SQL, unused code, docs/reference/api.md, links and types of
+exports, the wording of docs and comments, the length of lines in the docs, the schema dump and the build before, then
+runs all tests.
 
   --static   leave out the tests`;
 const { flags } = readScriptArguments(USAGE, { flags: ['static'] });
@@ -22,6 +23,7 @@ const steps = [
   ['install and build', process.execPath, 'scripts/bootstrap.mjs'],
   ['format, lint and import arrows', bin('biome'), 'check', '--error-on-warnings', '.'],
   ['rooms and import circles', process.execPath, 'scripts/rooms.mjs'],
+  ['lines of SQL', process.execPath, 'scripts/sql-lines.mjs'],
   ['types, tests included', bin('tsc'), '-p', 'tsconfig.test.json'],
   ['unused files, exports and dependencies', bin('knip')],
   ['exports in docs/reference/api.md', process.execPath, 'scripts/api.mjs'],

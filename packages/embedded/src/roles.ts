@@ -19,8 +19,10 @@ export async function prepareDatabase(cluster: Cluster, port: number): Promise<v
   try {
     await admin.connect();
     const { rows } = await admin.query<{ has_role: boolean; owner: string | null }>(
-      `select exists (select from pg_roles where rolname = $1) as has_role,
-         (select pg_get_userbyid(datdba) from pg_database where datname = $2) as owner`,
+      `
+        select
+          exists (select from pg_roles where rolname = $1) as has_role,
+          (select pg_get_userbyid(datdba) from pg_database where datname = $2) as owner`,
       [ROLE, DATABASE],
     );
     const [{ has_role: hasRole, owner } = { has_role: false, owner: null }] = rows;
@@ -32,24 +34,51 @@ export async function prepareDatabase(cluster: Cluster, port: number): Promise<v
   }
 }
 
-// Objects of extensions keep their owner. Sequences of columns and types of tables follow their tables.
+// Objects of extensions keep their owner. Sequences of columns and types of tables follow their tables. Each `alter` locks its object
+// exclusively until the end of the block, so a program that uses the database waits for the whole handover.
 const HAND_OVER = `
 do $$
 declare statement text;
 begin
   for statement in
-    with space as (select n.oid, n.nspname, n.nspowner from pg_namespace n where n.nspname !~ '^pg_' and n.nspname <> 'information_schema')
-    select format('alter schema %I owner to ${ROLE}', s.nspname) from space s where s.nspname <> 'public'
+    with space as (
+      select n.oid, n.nspname, n.nspowner
+      from pg_namespace n
+      where n.nspname !~ '^pg_' and n.nspname <> 'information_schema'
+    )
+    select format('alter schema %I owner to ${ROLE}', s.nspname)
+    from space s
+    where s.nspname <> 'public'
     union all
-    select format('alter %s %I.%I owner to ${ROLE}', case c.relkind when 'S' then 'sequence' when 'v' then 'view' when 'm' then 'materialized view' else 'table' end, s.nspname, c.relname)
-    from pg_class c join space s on s.oid = c.relnamespace where c.relkind in ('r', 'p', 'S', 'v', 'm')
-      and not exists (select from pg_depend d where d.classid = 'pg_class'::regclass and d.objid = c.oid and d.deptype in ('e', 'a', 'i'))
+    select format(
+      'alter %s %I.%I owner to ${ROLE}',
+      case c.relkind when 'S' then 'sequence' when 'v' then 'view' when 'm' then 'materialized view' else 'table' end,
+      s.nspname, c.relname
+    )
+    from pg_class c
+    join space s on s.oid = c.relnamespace
+    where c.relkind in ('r', 'p', 'S', 'v', 'm')
+      and not exists (
+        select from pg_depend d
+        where d.classid = 'pg_class'::regclass and d.objid = c.oid and d.deptype in ('e', 'a', 'i')
+      )
     union all
-    select format('alter routine %s owner to ${ROLE}', p.oid::regprocedure) from pg_proc p join space s on s.oid = p.pronamespace
-    where not exists (select from pg_depend d where d.classid = 'pg_proc'::regclass and d.objid = p.oid and d.deptype = 'e')
+    select format('alter routine %s owner to ${ROLE}', p.oid::regprocedure)
+    from pg_proc p
+    join space s on s.oid = p.pronamespace
+    where not exists (
+      select from pg_depend d
+      where d.classid = 'pg_proc'::regclass and d.objid = p.oid and d.deptype = 'e'
+    )
     union all
-    select format('alter type %I.%I owner to ${ROLE}', s.nspname, t.typname) from pg_type t join space s on s.oid = t.typnamespace
-    where t.typtype in ('e', 'd') and not exists (select from pg_depend d where d.classid = 'pg_type'::regclass and d.objid = t.oid and d.deptype = 'e')
+    select format('alter type %I.%I owner to ${ROLE}', s.nspname, t.typname)
+    from pg_type t
+    join space s on s.oid = t.typnamespace
+    where t.typtype in ('e', 'd')
+      and not exists (
+        select from pg_depend d
+        where d.classid = 'pg_type'::regclass and d.objid = t.oid and d.deptype = 'e'
+      )
   loop
     execute statement;
   end loop;

@@ -175,8 +175,11 @@ async function makeTemplate(adminUrl: string, template: string): Promise<string 
 async function dropAllBut(adminUrl: string, template: string, pattern: string): Promise<string[]> {
   return withAdmin(adminUrl, async (admin) => {
     const { rows } = await admin.query<{ datname: string; is_kept: boolean }>(
-      `select datname, shobj_description(oid, 'pg_database') is not distinct from $2 as is_kept
-       from pg_database where datname like $1 order by datname`,
+      `
+        select datname, shobj_description(oid, 'pg_database') is not distinct from $2 as is_kept
+        from pg_database
+        where datname like $1
+        order by datname`,
       [pattern, KEPT],
     );
     for (const name of [template, ...rows.filter((row) => !row.is_kept).map((row) => row.datname)])

@@ -5,22 +5,55 @@ const MAX_BYTES = 4 * 1024 * 1024;
 
 // The parts of the schema that a test may change; statistics, relfilenodes and the like are left out.
 const SHAPE = `
-  select md5(string_agg(x, ';' order by x)) as shape from (
-    select 'class ' || c.oid || c.relname || c.relkind::text || coalesce(c.reloptions::text, '') from pg_class c
-      where c.relnamespace not in (select oid from pg_namespace where nspname ~ '^(pg_|information_schema)')
-    union all select 'column ' || a.attrelid || a.attname || a.atttypid || a.attnotnull || a.atthasdef from pg_attribute a
-      join pg_class c on c.oid = a.attrelid where c.relnamespace = 'boxcar'::regnamespace and a.attnum > 0
-    union all select 'trigger ' || oid || tgname || tgenabled::text from pg_trigger
-    union all select 'constraint ' || oid || conname from pg_constraint where connamespace not in ('pg_catalog'::regnamespace, 'information_schema'::regnamespace)
-    union all select 'function ' || oid || proname || md5(prosrc) from pg_proc where pronamespace not in ('pg_catalog'::regnamespace, 'information_schema'::regnamespace)
-    union all select 'schema ' || nspname from pg_namespace where nspname !~ '^pg_(temp|toast_temp)'
-    union all select 'setting ' || s.setconfig::text from pg_db_role_setting s join pg_database d on d.oid = s.setdatabase where d.datname = current_database()
+  select md5(string_agg(x, ';' order by x)) as shape
+  from (
+    select 'class ' || c.oid || c.relname || c.relkind::text || coalesce(c.reloptions::text, '')
+    from pg_class c
+    where c.relnamespace not in (select oid from pg_namespace where nspname ~ '^(pg_|information_schema)')
+    union all
+    select 'column ' || a.attrelid || a.attname || a.atttypid || a.attnotnull || a.atthasdef
+    from pg_attribute a
+    join pg_class c on c.oid = a.attrelid
+    where c.relnamespace = 'boxcar'::regnamespace and a.attnum > 0
+    union all
+    select 'trigger ' || oid || tgname || tgenabled::text
+    from pg_trigger
+    union all
+    select 'constraint ' || oid || conname
+    from pg_constraint
+    where connamespace not in ('pg_catalog'::regnamespace, 'information_schema'::regnamespace)
+    union all
+    select 'function ' || oid || proname || md5(prosrc)
+    from pg_proc
+    where pronamespace not in ('pg_catalog'::regnamespace, 'information_schema'::regnamespace)
+    union all
+    select 'schema ' || nspname
+    from pg_namespace
+    where nspname !~ '^pg_(temp|toast_temp)'
+    union all
+    select 'setting ' || s.setconfig::text
+    from pg_db_role_setting s
+    join pg_database d on d.oid = s.setdatabase
+    where d.datname = current_database()
   ) s(x)`;
 
 const BUSY = `
-  select (select count(*)::int from pg_stat_activity where datname = current_database() and backend_type = 'client backend') as connections,
-    exists (select from pg_locks l join pg_database d on d.oid = l.database where d.datname = current_database() and l.locktype = 'advisory') as is_locked,
-    (select sum(pg_relation_size(c.oid))::float8 from pg_class c where c.relnamespace = 'boxcar'::regnamespace and c.relkind = 'r') as bytes`;
+  select
+    (
+      select count(*)::int
+      from pg_stat_activity
+      where datname = current_database() and backend_type = 'client backend'
+    ) as connections,
+    exists (
+      select from pg_locks l
+      join pg_database d on d.oid = l.database
+      where d.datname = current_database() and l.locktype = 'advisory'
+    ) as is_locked,
+    (
+      select sum(pg_relation_size(c.oid))::float8
+      from pg_class c
+      where c.relnamespace = 'boxcar'::regnamespace and c.relkind = 'r'
+    ) as bytes`;
 
 /** The rows of the template, and a hash of its schema. The same for all databases that are cloned from it. */
 export interface CleanState {
@@ -35,9 +68,11 @@ async function shapeOf(pool: pg.Pool): Promise<string> {
 
 /** The state of a database that has not been used yet. */
 export async function readCleanState(pool: pg.Pool): Promise<CleanState> {
-  const { rows: tables } = await pool.query<{ name: string }>(
-    "select relname as name from pg_class where relnamespace = 'boxcar'::regnamespace and relkind = 'r' order by 1",
-  );
+  const { rows: tables } = await pool.query<{ name: string }>(`
+    select relname as name
+    from pg_class
+    where relnamespace = 'boxcar'::regnamespace and relkind = 'r'
+    order by 1`);
   const kept = await pool.query<Record<string, string | null>>(
     `select ${tables.map(({ name }) => `(select json_agg(t)::text from boxcar.${name} t) as ${name}`).join(', ')}`,
   );
@@ -49,7 +84,10 @@ export async function readCleanState(pool: pg.Pool): Promise<CleanState> {
       ...(first == null
         ? []
         : [
-            `insert into boxcar.${name} select * from json_populate_recordset(null::boxcar.${name}, '${first.replaceAll("'", "''")}')`,
+            `
+              insert into boxcar.${name}
+              select *
+              from json_populate_recordset(null::boxcar.${name}, '${first.replaceAll("'", "''")}')`,
           ]),
     ];
   });

@@ -76,9 +76,12 @@ export async function openStage(
     callsOf: async (turnId) =>
       (
         await database.pool.query<CallRow>(
-          `select k.name, k.status, k.route, c.content
-           from boxcar.tool_calls k left join boxcar.cards c on c.id = k.result_card_id
-           where k.turn_id = $1 order by k.step, k.ordinal`,
+          `
+            select k.name, k.status, k.route, c.content
+            from boxcar.tool_calls k
+            left join boxcar.cards c on c.id = k.result_card_id
+            where k.turn_id = $1
+            order by k.step, k.ordinal`,
           [turnId],
         )
       ).rows,

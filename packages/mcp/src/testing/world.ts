@@ -50,8 +50,11 @@ export async function grantUpto(
   { boxId, agent, upto }: { readonly boxId: string; readonly agent: string; readonly upto: number },
 ): Promise<void> {
   await database.pool.query(
-    `insert into boxcar.grants (project_id, agent_id, box_id, mode, upto_position, source)
-     select a.project_id, a.id, $1, 'read', $3, a.id::text from boxcar.agents a where a.name = $2`,
+    `
+      insert into boxcar.grants (project_id, agent_id, box_id, mode, upto_position, source)
+      select a.project_id, a.id, $1, 'read', $3, a.id::text
+      from boxcar.agents a
+      where a.name = $2`,
     [boxId, agent, upto],
   );
 }

@@ -8,10 +8,11 @@ import { TurnPrompts } from '../explain/turn-prompts.js';
  * the request was recorded, word for word.
  */
 export async function checkPrompts(pool: pg.Pool, sent: readonly ModelRequest[] = []): Promise<void> {
-  const { rows } = await pool.query<{ turn_id: TurnId; project: string; step: number; attempt: number }>(
-    `select s.turn_id, s.project_id as project, s.step, s.attempt from boxcar.steps s
-     where s.committed_at is not null order by s.turn_id, s.step`,
-  );
+  const { rows } = await pool.query<{ turn_id: TurnId; project: string; step: number; attempt: number }>(`
+    select s.turn_id, s.project_id as project, s.step, s.attempt
+    from boxcar.steps s
+    where s.committed_at is not null
+    order by s.turn_id, s.step`);
   const loaded = new Map<TurnId, TurnPrompts>();
   for (const { turn_id, project, step, attempt } of rows) {
     const prompts =

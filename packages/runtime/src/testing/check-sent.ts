@@ -143,10 +143,15 @@ async function contentsOf(stage: SentStage, cards: readonly CardOrigin[]): Promi
 /** The cards at their places according to the rows, each as a text. A forked tape includes the entries of the tapes before it. */
 async function placesInRows(stage: SentStage, boxIds: readonly BoxId[]): Promise<ReadonlySet<string>> {
   const rows = await stage.h.rows<{ place: string }>(
-    `select concat_ws(' ', e.card_id, b.id, e.kind, e.position) as place
-     from boxcar.boxes b join boxcar.tape_entries e on e.box_id = b.id or e.box_id = any(b.line_boxes)
-     where b.id = any($1) and e.card_id is not null
-     union all select concat_ws(' ', card_id, box_id, name, version) from boxcar.profiles where box_id = any($1)`,
+    `
+      select concat_ws(' ', e.card_id, b.id, e.kind, e.position) as place
+      from boxcar.boxes b
+      join boxcar.tape_entries e on e.box_id = b.id or e.box_id = any(b.line_boxes)
+      where b.id = any($1) and e.card_id is not null
+      union all
+      select concat_ws(' ', card_id, box_id, name, version)
+      from boxcar.profiles
+      where box_id = any($1)`,
     [boxIds],
   );
   const contexts = await expandContexts(stage.h.database.pool, boxIds);

@@ -28,9 +28,17 @@ interface Table {
 
 async function readTables(db: pg.Client): Promise<readonly Table[]> {
   const { rows: tables } = await db.query<{ name: string; key: string }>(`
-    select c.relname as name, (select string_agg(a.attname, ',' order by a.attnum) from pg_index i join pg_attribute a on a.attrelid = c.oid and a.attnum = any (i.indkey)
-      where i.indrelid = c.oid and i.indisprimary) as key
-    from pg_class c where c.relnamespace = 'boxcar'::regnamespace and c.relkind = 'r' order by 1`);
+    select
+      c.relname as name,
+      (
+        select string_agg(a.attname, ',' order by a.attnum)
+        from pg_index i
+        join pg_attribute a on a.attrelid = c.oid and a.attnum = any (i.indkey)
+        where i.indrelid = c.oid and i.indisprimary
+      ) as key
+    from pg_class c
+    where c.relnamespace = 'boxcar'::regnamespace and c.relkind = 'r'
+    order by 1`);
   const found: Table[] = [];
   for (const { name, key } of tables) {
     const { rows } = await db.query<{ row: Readonly<Record<string, unknown>> }>(

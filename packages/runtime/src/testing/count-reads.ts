@@ -20,16 +20,23 @@ export async function readsOf(
 ): Promise<ReadonlyMap<string, number>> {
   const stay = await Promise.all([pool, ...spared].map(processId));
   await pool.query(
-    `select pg_terminate_backend(pid, 60000) from pg_stat_activity
-     where datname = current_database() and backend_type = 'client backend' and pid <> all ($1::int[])`,
+    `
+      select pg_terminate_backend(pid, 60000)
+      from pg_stat_activity
+      where datname = current_database() and backend_type = 'client backend' and pid <> all ($1::int[])`,
     [stay],
   );
   const count = async (): Promise<ReadonlyMap<string, number>> => {
     await pool.query('select pg_stat_force_next_flush()');
-    const { rows } = await pool.query<{ name: string; n: number }>(
-      `select t.relname as name, (t.seq_tup_read + coalesce((select sum(i.idx_tup_read) from pg_stat_user_indexes i where i.relid = t.relid), 0))::float8 as n
-       from pg_stat_user_tables t where t.schemaname = 'boxcar'`,
-    );
+    const { rows } = await pool.query<{ name: string; n: number }>(`
+      select
+        t.relname as name,
+        (
+          t.seq_tup_read
+            + coalesce((select sum(i.idx_tup_read) from pg_stat_user_indexes i where i.relid = t.relid), 0)
+        )::float8 as n
+      from pg_stat_user_tables t
+      where t.schemaname = 'boxcar'`);
     return new Map(rows.map(({ name, n }) => [name, n]));
   };
   const before = await count();

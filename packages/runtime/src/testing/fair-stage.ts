@@ -130,8 +130,11 @@ export async function openFairStage(kind: FairKind, now: () => number = () => ST
     project: async (name) => {
       const [projectId, operatorId] = [randomUUID(), randomUUID()];
       await h.rows(
-        `insert into boxcar.projects (id, name, operator_agent_id, bootstrap_card_id)
-         select $1, $2, $3, bootstrap_card_id from boxcar.projects limit 1`,
+        `
+          insert into boxcar.projects (id, name, operator_agent_id, bootstrap_card_id)
+          select $1, $2, $3, bootstrap_card_id
+          from boxcar.projects
+          limit 1`,
         [projectId, name, operatorId],
       );
       await h.rows("insert into boxcar.agents (id, project_id, name) values ($1, $2, 'operator')", [

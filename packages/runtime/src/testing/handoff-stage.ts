@@ -105,7 +105,11 @@ export function handoffStage() {
     model.requests.flatMap(({ tools }) => tools).find((tool) => tool.name === name);
   const grantsTo = (agentId: string, boxId: string): Promise<Grant[]> =>
     h.rows<Grant>(
-      'select mode, upto_position, source from boxcar.grants where agent_id = $1 and box_id = $2 order by mode desc',
+      `
+        select mode, upto_position, source
+        from boxcar.grants
+        where agent_id = $1 and box_id = $2
+        order by mode desc`,
       [agentId, boxId],
     );
   const cardOf = async (cardId: CardId) => {

@@ -14,8 +14,10 @@ export const OUTLIVES_RUNS: Readonly<Record<string, string>> = {
 };
 
 const COUNTED = `
-  select relname as name from pg_class
-  where relnamespace = 'boxcar'::regnamespace and relkind in ('r', 'p') and not relname = any ($1) order by 1`;
+  select relname as name
+  from pg_class
+  where relnamespace = 'boxcar'::regnamespace and relkind in ('r', 'p') and not relname = any ($1)
+  order by 1`;
 
 /** Row counts by table; tests use these names. */
 type RowCounts = Readonly<

@@ -130,11 +130,19 @@ export function sentScene(stage: SentStage, wire: Wire): Scene {
     },
     erase: async (agent, ...types) => {
       const rows = await h.rows<{ id: CardId }>(
-        `select c.id from boxcar.cards c join boxcar.boxes b on c.id = any(b.card_ids)
-               join boxcar.turns t on t.context_box_id = b.id join boxcar.agents a on a.id = t.agent_id
-             where a.name = $1 and c.type = any($2)
-             union select c.id from boxcar.cards c join boxcar.tape_entries e on e.card_id = c.id
-               join boxcar.agents a on a.tape_box_id = e.box_id where a.name = $1 and c.type = any($2)`,
+        `
+          select c.id
+          from boxcar.cards c
+          join boxcar.boxes b on c.id = any(b.card_ids)
+          join boxcar.turns t on t.context_box_id = b.id
+          join boxcar.agents a on a.id = t.agent_id
+          where a.name = $1 and c.type = any($2)
+          union
+          select c.id
+          from boxcar.cards c
+          join boxcar.tape_entries e on e.card_id = c.id
+          join boxcar.agents a on a.tape_box_id = e.box_id
+          where a.name = $1 and c.type = any($2)`,
         [agent, types],
       );
       if (rows.length === 0) throw new Error('nothing to erase');

@@ -169,7 +169,7 @@ describe('a run with a budget', () => {
     await end((await launch('worker')).turnId);
     const { turnId } = await launch('worker', budget);
     const seen = await statementsOf(h.database, () => end(turnId));
-    const ofBudgets = /budgets|boxcar\.runs where|is_settled = true/;
+    const ofBudgets = /budgets|boxcar\.runs\s+where|is_settled = true/;
     // The sweep checks pauses in its own single statement.
     return seen.filter((text) => ofBudgets.test(text) && !text.includes('as lost_rings')).length;
   }

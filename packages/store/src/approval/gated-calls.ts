@@ -25,15 +25,27 @@ const APPROVALS_FORMAT = 34;
 
 // The turn stays locked until the ticket exists, so no other worker can take the turn over in between.
 const LOCK_TURN = statement(`
-  with /* gated-calls.lock_turn */ lk as (
-    select t.id, t.format from boxcar.turns t where t.id = $1 and t.epoch = $2 and ${hasStatus('running')} for no key update of t
+  with /* gated-calls.lock_turn */
+  lk as (
+    select t.id, t.format
+    from boxcar.turns t
+    where t.id = $1 and t.epoch = $2 and ${hasStatus('running')}
+    for no key update of t
   ),
-  raised as (update boxcar.turns t set format = ${APPROVALS_FORMAT} from lk where t.id = lk.id and lk.format < ${APPROVALS_FORMAT})
-  select lk.id from lk`);
+  raised as (
+    update boxcar.turns t
+    set format = ${APPROVALS_FORMAT}
+    from lk
+    where t.id = lk.id and lk.format < ${APPROVALS_FORMAT}
+  )
+  select lk.id
+  from lk`);
 
-const STOP_CLOCK = statement(
-  "update /* gated-calls.stop_clock */ boxcar.tool_calls k set deadline_at = now() + $2 * interval '1 millisecond', look_at = null where k.id = $1 and k.status = 'pending' returning k.id",
-);
+const STOP_CLOCK = statement(`
+  update /* gated-calls.stop_clock */ boxcar.tool_calls k
+  set deadline_at = now() + $2 * interval '1 millisecond', look_at = null
+  where k.id = $1 and k.status = 'pending'
+  returning k.id`);
 
 /**
  * Makes a call wait (G1), and keeps its turn from builds that do not know tickets.
@@ -72,8 +84,14 @@ export interface CallTicket extends pg.QueryResultRow {
 }
 
 const OF_CALL = statement(`
-  select /* gated-calls.of_call */ a.id, a.status, a.args_hash, a.policy_version, a.decision_reason, a.resolved_by, a.consumed_at is not null and a.consumed_epoch is distinct from $3 as is_consumed, a.call_ms::float8 as call_ms
-  from boxcar.approvals a where a.tool_call_id = $1 and a.turn_id = $2 and a.voided_at is null order by a.created_at desc, a.id desc limit 1`);
+  select /* gated-calls.of_call */
+    a.id, a.status, a.args_hash, a.policy_version, a.decision_reason, a.resolved_by,
+    a.consumed_at is not null and a.consumed_epoch is distinct from $3 as is_consumed,
+    a.call_ms::float8 as call_ms
+  from boxcar.approvals a
+  where a.tool_call_id = $1 and a.turn_id = $2 and a.voided_at is null
+  order by a.created_at desc, a.id desc
+  limit 1`);
 
 /** The ticket of a call that counts; undefined when the call has no such ticket. */
 export async function findCallTicket(
@@ -89,15 +107,27 @@ export async function findCallTicket(
 
 /** Starts the clock of the calls whose tickets are in `used`. */
 const START_CLOCK = `
-  update boxcar.tool_calls k set deadline_at = now() + used.call_ms * interval '1 millisecond', look_at = case when k.route = 'queue' then now() + ${FIRST_LOOK} end from used
-  where k.id = used.tool_call_id and k.status = 'pending' returning used.call_ms::float8 as call_ms`;
+  update boxcar.tool_calls k
+  set deadline_at = now() + used.call_ms * interval '1 millisecond',
+    look_at = case when k.route = 'queue' then now() + ${FIRST_LOOK} end
+  from used
+  where k.id = used.tool_call_id and k.status = 'pending'
+  returning used.call_ms::float8 as call_ms`;
 
 const CONSUME = statement(`
-  with /* gated-calls.consume */ used as (
-    update boxcar.approvals a set consumed_at = coalesce(a.consumed_at, now()), consumed_epoch = $4 where a.id = $1 and a.tool_call_id = $2 and a.status = 'approved'
-      and (a.consumed_at is null or a.consumed_epoch = $4) and a.voided_at is null and a.args_hash = $3
+  with /* gated-calls.consume */
+  used as (
+    update boxcar.approvals a
+    set consumed_at = coalesce(a.consumed_at, now()), consumed_epoch = $4
+    where a.id = $1
+      and a.tool_call_id = $2
+      and a.status = 'approved'
+      and (a.consumed_at is null or a.consumed_epoch = $4)
+      and a.voided_at is null
+      and a.args_hash = $3
     returning a.tool_call_id, a.call_ms
-  )${START_CLOCK}`);
+  )
+  ${START_CLOCK}`);
 
 /**
  * Consumes the ticket of a call that is about to begin, and starts its clock. @returns How long the call may take; undefined when it may
@@ -123,13 +153,24 @@ export async function consumeForCall(
 }
 
 const SET_ASIDE = statement(`
-  with /* gated-calls.set_aside */ used as (
-    update boxcar.approvals a set voided_at = now(), status = case when a.status = 'pending' then 'expired' else a.status end, resolved_at = coalesce(a.resolved_at, now()),
-      resolved_by = coalesce(a.resolved_by, 'system:policy'), decision_reason = case when a.status = 'pending' then 'The policy has changed' else a.decision_reason end
-    where a.id = $1 and a.tool_call_id = $2 and a.consumed_at is null and a.voided_at is null and a.status in ('pending', 'approved')
+  with /* gated-calls.set_aside */
+  used as (
+    update boxcar.approvals a
+    set voided_at = now(),
+      status = case when a.status = 'pending' then 'expired' else a.status end,
+      resolved_at = coalesce(a.resolved_at, now()),
+      resolved_by = coalesce(a.resolved_by, 'system:policy'),
+      decision_reason = case when a.status = 'pending' then 'The policy has changed' else a.decision_reason end
+    where a.id = $1
+      and a.tool_call_id = $2
+      and a.consumed_at is null
+      and a.voided_at is null
+      and a.status in ('pending', 'approved')
     returning a.id, a.tool_call_id, a.call_ms
   ),
-  told as (select pg_notify('${APPROVALS_CHANNEL}', u.id::text) from used u)${START_CLOCK}, (select count(*) from told)`);
+  told as (select pg_notify('${APPROVALS_CHANNEL}', u.id::text) from used u)
+  ${START_CLOCK},
+    (select count(*) from told)`);
 
 /**
  * Sets the ticket aside when the policy itself has decided about the call: no decision is needed any more, and the clock of the call
@@ -144,9 +185,10 @@ export async function setAside(
   return (await run<{ call_ms: number }>(db, SET_ASIDE, [ticketId, toolCallId]))[0]?.call_ms;
 }
 
-const LOOK_AFTER = statement(
-  `update /* gated-calls.look_after */ boxcar.tool_calls k set look_at = now() + ${FIRST_LOOK} where k.id = $1 and k.status = 'pending' and k.route = 'queue' and k.look_at is null`,
-);
+const LOOK_AFTER = statement(`
+  update /* gated-calls.look_after */ boxcar.tool_calls k
+  set look_at = now() + ${FIRST_LOOK}
+  where k.id = $1 and k.status = 'pending' and k.route = 'queue' and k.look_at is null`);
 
 /** Called when a call begins that might have had to wait: from here on the sweep looks after its job. */
 export async function lookAfter(db: Queryable, toolCallId: ToolCallId): Promise<void> {
@@ -154,16 +196,34 @@ export async function lookAfter(db: Queryable, toolCallId: ToolCallId): Promise<
 }
 
 /** For a call `k`: its ticket was decided, and the call was neither begun nor answered since. */
-const IS_DECIDED = `exists (select from boxcar.approvals a where a.tool_call_id = k.id and a.consumed_at is null and a.voided_at is null and a.status <> 'pending')`;
+const IS_DECIDED = `
+  exists (
+    select from boxcar.approvals a
+    where a.tool_call_id = k.id
+      and a.consumed_at is null
+      and a.voided_at is null
+      and a.status <> 'pending'
+  )`;
 
 const wakeText = (locking: string): string => `
-  with /* gated-calls.wake */ lk as (
-    select t.id from boxcar.turns t where t.id = any ($1::uuid[]) and ${hasStatus('suspended')}
-      and exists (select from boxcar.tool_calls k where k.turn_id = t.id and k.status = 'pending' and ${IS_DECIDED})
-    order by t.id for update of t ${locking}
+  with /* gated-calls.wake */
+  lk as (
+    select t.id
+    from boxcar.turns t
+    where t.id = any ($1::uuid[])
+      and ${hasStatus('suspended')}
+      and exists (
+        select from boxcar.tool_calls k
+        where k.turn_id = t.id and k.status = 'pending' and ${IS_DECIDED}
+      )
+    order by t.id
+    for update of t ${locking}
   )
-  update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, dispatched_at = now() from lk
-  where t.id = lk.id and ${hasStatus('suspended')} returning t.id as turn_id, t.epoch, t.worker_target`;
+  update boxcar.turns t
+  set status = 'dispatched', epoch = t.epoch + 1, dispatched_at = now()
+  from lk
+  where t.id = lk.id and ${hasStatus('suspended')}
+  returning t.id as turn_id, t.epoch, t.worker_target`;
 const WAKE = statement(wakeText(''));
 const WAKE_FREE = statement(wakeText('skip locked'));
 
@@ -184,7 +244,9 @@ export async function wakeDecided(
 
 // Tickets whose call was answered, or was deleted with its turn: no other code looks at them again.
 const CLOSE = statement(`
-  update /* gated-calls.close */ boxcar.approvals a set voided_at = coalesce($1::timestamptz, now()) where ${IS_LEFT}
+  update /* gated-calls.close */ boxcar.approvals a
+  set voided_at = coalesce($1::timestamptz, now())
+  where ${IS_LEFT}
     and not exists (select from boxcar.tool_calls k where k.id = a.tool_call_id and k.status = 'pending')`);
 
 /** Sets tickets aside whose call was answered without them. */
@@ -197,14 +259,29 @@ export async function closeAnswered(
 
 // Skips a ticket that is being decided, because its decision has no effect any more.
 const WITHDRAW = statement(`
-  with /* gated-calls.withdraw */ lk as (
-    select a.id from boxcar.approvals a where a.tool_call_id = any ($1::uuid[]) and a.consumed_at is null and a.voided_at is null and a.status = 'pending' for no key update of a skip locked
+  with /* gated-calls.withdraw */
+  lk as (
+    select a.id
+    from boxcar.approvals a
+    where a.tool_call_id = any ($1::uuid[])
+      and a.consumed_at is null
+      and a.voided_at is null
+      and a.status = 'pending'
+    for no key update of a skip locked
   ),
   over as (
-    update boxcar.approvals a set status = 'expired', resolved_at = now(), resolved_by = 'system:turn-ended', decision_reason = 'The turn has ended', voided_at = now() from lk where a.id = lk.id
+    update boxcar.approvals a
+    set status = 'expired',
+      resolved_at = now(),
+      resolved_by = 'system:turn-ended',
+      decision_reason = 'The turn has ended',
+      voided_at = now()
+    from lk
+    where a.id = lk.id
     returning a.id
   )
-  select pg_notify('${APPROVALS_CHANNEL}', o.id::text) from over o`);
+  select pg_notify('${APPROVALS_CHANNEL}', o.id::text)
+  from over o`);
 
 /** Withdraws the requests of calls whose turn has ended: they must not be decided any more. */
 export async function withdrawTickets(tx: Tx, toolCallIds: readonly ToolCallId[]): Promise<void> {
@@ -212,8 +289,12 @@ export async function withdrawTickets(tx: Tx, toolCallIds: readonly ToolCallId[]
 }
 
 const FIND = statement(`
-  select /* gated-calls.find */ distinct t.id from boxcar.approvals a join boxcar.tool_calls k on k.id = a.tool_call_id join boxcar.turns t on t.id = k.turn_id
-  where ${IS_LEFT} and k.status = 'pending' and t.status = 'suspended' limit $2`);
+  select /* gated-calls.find */ distinct t.id
+  from boxcar.approvals a
+  join boxcar.tool_calls k on k.id = a.tool_call_id
+  join boxcar.turns t on t.id = k.turn_id
+  where ${IS_LEFT} and k.status = 'pending' and t.status = 'suspended'
+  limit $2`);
 
 /** Turns that were not woken after a decision, because a process died in between. */
 export async function findUnwoken(

@@ -89,34 +89,66 @@ export interface TicketRow extends pg.QueryResultRow {
 const NOW = 'coalesce($1::timestamptz, now())';
 
 /** Columns of a ticket `a` and its card `c`. */
-const TICKET = `a.id, a.project_id, a.run_id, a.turn_id, a.tool_call_id, a.agent, a.tool_name, a.card_id, c.content->'data' as args, a.args_hash, a.context_hash, a.payload_hash,
-  a.policy_version, a.status, a.created_at, a.expires_at, a.resolved_at, a.resolved_by, a.decision_reason, a.response, a.consumed_at, a.voided_at, a.metadata`;
+const TICKET = `
+  a.id, a.project_id, a.run_id, a.turn_id, a.tool_call_id, a.agent, a.tool_name, a.card_id, c.content->'data' as args,
+  a.args_hash, a.context_hash, a.payload_hash, a.policy_version, a.status, a.created_at, a.expires_at, a.resolved_at,
+  a.resolved_by, a.decision_reason, a.response, a.consumed_at, a.voided_at, a.metadata`;
 
 /** The values of an expired ticket `a`. */
-const EXPIRE = `status = 'expired', resolved_at = ${NOW}, resolved_by = '${AUTO_EXPIRE}', decision_reason = '${EXPIRED_REASON}', response = '{"reason": "expired"}'`;
+const EXPIRE = `
+  status = 'expired',
+  resolved_at = ${NOW},
+  resolved_by = '${AUTO_EXPIRE}',
+  decision_reason = '${EXPIRED_REASON}',
+  response = '{"reason": "expired"}'`;
 
-const IS_SAME =
-  'a.project_id = $2 and a.run_id = $3 and a.tool_name = $4 and a.args_hash = $5 and a.context_hash = $6 and a.payload_hash = $7 and a.policy_version = $8';
+const IS_SAME = `
+  a.project_id = $2
+  and a.run_id = $3
+  and a.tool_name = $4
+  and a.args_hash = $5
+  and a.context_hash = $6
+  and a.payload_hash = $7
+  and a.policy_version = $8`;
 
 const EXPIRE_SAME = statement(`
-  with /* tickets.expire_same */ over as (
-    update boxcar.approvals a set ${EXPIRE} where ${IS_SAME} and a.status = 'pending' and a.expires_at <= ${NOW} returning a.id)
-  select pg_notify('${APPROVALS_CHANNEL}', o.id::text) from over o`);
+  with /* tickets.expire_same */
+  over as (
+    update boxcar.approvals a
+    set ${EXPIRE}
+    where ${IS_SAME} and a.status = 'pending' and a.expires_at <= ${NOW}
+    returning a.id
+  )
+  select pg_notify('${APPROVALS_CHANNEL}', o.id::text)
+  from over o`);
 
 // A request that conflicts with a ticket waits for a decision in progress, and then makes a new ticket. A repeated request after a lost
 // answer finds its own ticket.
 const REQUEST = statement(`
-  with /* tickets.request */ made as (
-    insert into boxcar.approvals as a (id, project_id, run_id, turn_id, tool_call_id, agent, tool_name, card_id, args_hash, context_hash, payload_hash, policy_version, created_at, expires_at, metadata, call_ms)
-    values ($9, $2, $3, $10, $11, $12, $4, ($13::json->>'id')::uuid, $5, $6, $7, $8, ${NOW}, ${NOW} + $14 * interval '1 millisecond', $15, $16)
-    on conflict (project_id, run_id, tool_name, args_hash, context_hash, payload_hash, policy_version) where status = 'pending' do update set agent = a.agent
+  with /* tickets.request */
+  made as (
+    insert into boxcar.approvals as a (
+      id, project_id, run_id, turn_id, tool_call_id, agent, tool_name, card_id, args_hash, context_hash, payload_hash,
+      policy_version, created_at, expires_at, metadata, call_ms
+    )
+    values (
+      $9, $2, $3, $10, $11, $12, $4, ($13::json->>'id')::uuid, $5, $6, $7, $8, ${NOW},
+      ${NOW} + $14 * interval '1 millisecond', $15, $16
+    )
+    on conflict (project_id, run_id, tool_name, args_hash, context_hash, payload_hash, policy_version)
+      where status = 'pending'
+      do update set agent = a.agent
     returning a.id, a.card_id
   ),
   cards as (
-    insert into ${CARD_TARGET} select ${CARD_VALUES} from json_to_record($13) as x(${CARD_COLUMNS}) join made m on m.card_id = x.id
+    insert into ${CARD_TARGET}
+    select ${CARD_VALUES}
+    from json_to_record($13) as x(${CARD_COLUMNS})
+    join made m on m.card_id = x.id
     on conflict (id) do nothing
   )
-  select m.id, m.id = $9 as is_new from made m`);
+  select m.id, m.id = $9 as is_new
+  from made m`);
 
 export interface RequestedTicket {
   readonly id: TicketId;
@@ -157,15 +189,23 @@ export async function requestApproval(
 }
 
 const DECIDE = statement(`
-  with /* tickets.decide */ decided as (
-    update boxcar.approvals a set status = case when a.expires_at > ${NOW} then $4 else 'expired' end, resolved_at = ${NOW},
-      resolved_by = case when a.expires_at > ${NOW} then $5::jsonb->>'id' else '${AUTO_EXPIRE}' end, principal = case when a.expires_at > ${NOW} then $5::jsonb end,
+  with /* tickets.decide */
+  decided as (
+    update boxcar.approvals a
+    set status = case when a.expires_at > ${NOW} then $4 else 'expired' end,
+      resolved_at = ${NOW},
+      resolved_by = case when a.expires_at > ${NOW} then $5::jsonb->>'id' else '${AUTO_EXPIRE}' end,
+      principal = case when a.expires_at > ${NOW} then $5::jsonb end,
       decision_reason = case when a.expires_at > ${NOW} then $6 else '${EXPIRED_REASON}' end,
       response = case when a.expires_at > ${NOW} then $7::json else '{"reason": "expired"}' end
-    where a.id = $2 and a.project_id = $3 and a.status = 'pending' returning a.id, a.status, a.turn_id, a.tool_call_id
+    where a.id = $2 and a.project_id = $3 and a.status = 'pending'
+    returning a.id, a.status, a.turn_id, a.tool_call_id
   ),
   told as (select pg_notify('${APPROVALS_CHANNEL}', d.id::text) from decided d)
-  select d.status, d.turn_id, d.tool_call_id, (select count(*) from told)::int as told from decided d`);
+  select
+    d.status, d.turn_id, d.tool_call_id,
+    (select count(*) from told)::int as told
+  from decided d`);
 
 export interface Decision {
   readonly ticketId: TicketId;
@@ -208,8 +248,18 @@ export async function decideTicket(
 }
 
 const CONSUME = statement(`
-  update /* tickets.consume */ boxcar.approvals a set consumed_at = ${NOW} where a.id = $2 and a.project_id = $3 and a.status = 'approved' and a.consumed_at is null and a.voided_at is null
-    and a.args_hash = $4 and a.context_hash = $5 and a.payload_hash = $6 and a.policy_version = $7 returning a.id`);
+  update /* tickets.consume */ boxcar.approvals a
+  set consumed_at = ${NOW}
+  where a.id = $2
+    and a.project_id = $3
+    and a.status = 'approved'
+    and a.consumed_at is null
+    and a.voided_at is null
+    and a.args_hash = $4
+    and a.context_hash = $5
+    and a.payload_hash = $6
+    and a.policy_version = $7
+  returning a.id`);
 
 /**
  * Consumes an approved ticket for the approved request (A3). @returns False when the ticket is not approved, was consumed, or is for
@@ -237,7 +287,13 @@ export async function consumeTicket(
 }
 
 const VOID = statement(`
-  update /* tickets.void */ boxcar.approvals a set voided_at = ${NOW} where a.id = $2 and a.project_id = $3 and a.consumed_at is null and a.voided_at is null returning a.id`);
+  update /* tickets.void */ boxcar.approvals a
+  set voided_at = ${NOW}
+  where a.id = $2
+    and a.project_id = $3
+    and a.consumed_at is null
+    and a.voided_at is null
+  returning a.id`);
 
 /** Voids a ticket because the policy has changed since its decision: the approval has no effect any more. */
 export async function voidTicket(
@@ -249,13 +305,23 @@ export async function voidTicket(
 }
 
 const CLOSE = statement(`
-  with /* tickets.close */ closed as (
-    update boxcar.approvals a set voided_at = ${NOW}, status = case a.status when 'pending' then 'expired' else a.status end, resolved_at = coalesce(a.resolved_at, ${NOW}),
-      resolved_by = coalesce(a.resolved_by, 'system:turn-ended'), decision_reason = case a.status when 'pending' then 'The turn has ended' else a.decision_reason end
-    where a.id = $2 and a.project_id = $3 and a.consumed_at is null and a.voided_at is null
-      and not exists (select from boxcar.handoffs h where h.ticket_id = a.id and h.phase = 'awaiting_approval') returning a.id
+  with /* tickets.close */
+  closed as (
+    update boxcar.approvals a
+    set voided_at = ${NOW},
+      status = case a.status when 'pending' then 'expired' else a.status end,
+      resolved_at = coalesce(a.resolved_at, ${NOW}),
+      resolved_by = coalesce(a.resolved_by, 'system:turn-ended'),
+      decision_reason = case a.status when 'pending' then 'The turn has ended' else a.decision_reason end
+    where a.id = $2
+      and a.project_id = $3
+      and a.consumed_at is null
+      and a.voided_at is null
+      and not exists (select from boxcar.handoffs h where h.ticket_id = a.id and h.phase = 'awaiting_approval')
+    returning a.id
   )
-  select pg_notify('${APPROVALS_CHANNEL}', c.id::text) from closed c`);
+  select pg_notify('${APPROVALS_CHANNEL}', c.id::text)
+  from closed c`);
 
 /** Sets a ticket aside when no handoff waits for it any more. It must not be decided. */
 export async function closeTicket(
@@ -267,12 +333,27 @@ export async function closeTicket(
 }
 
 const EXPIRE_DUE = statement(`
-  with /* tickets.expire_due */ due as (
-    select a.id from boxcar.approvals a where a.status = 'pending' and a.expires_at <= ${NOW} order by a.expires_at limit $2 for no key update skip locked
+  with /* tickets.expire_due */
+  due as (
+    select a.id
+    from boxcar.approvals a
+    where a.status = 'pending' and a.expires_at <= ${NOW}
+    order by a.expires_at
+    limit $2
+    for no key update skip locked
   ),
-  over as (update boxcar.approvals a set ${EXPIRE} from due where a.id = due.id and a.status = 'pending' returning a.id, a.project_id, a.turn_id, a.tool_call_id),
+  over as (
+    update boxcar.approvals a
+    set ${EXPIRE}
+    from due
+    where a.id = due.id and a.status = 'pending'
+    returning a.id, a.project_id, a.turn_id, a.tool_call_id
+  ),
   told as (select pg_notify('${APPROVALS_CHANNEL}', o.id::text) from over o)
-  select o.id, o.project_id, o.turn_id, o.tool_call_id, (select count(*) from told)::int as told from over o`);
+  select
+    o.id, o.project_id, o.turn_id, o.tool_call_id,
+    (select count(*) from told)::int as told
+  from over o`);
 
 export interface ExpiredTicket {
   readonly id: TicketId;
@@ -301,9 +382,11 @@ export async function expireDueTickets(
   }));
 }
 
-const FIND = statement(
-  `select /* tickets.find */ ${TICKET} from boxcar.approvals a join boxcar.cards c on c.id = a.card_id where a.id = $1 and a.project_id = $2`,
-);
+const FIND = statement(`
+  select /* tickets.find */ ${TICKET}
+  from boxcar.approvals a
+  join boxcar.cards c on c.id = a.card_id
+  where a.id = $1 and a.project_id = $2`);
 
 export async function findTicket(
   db: Queryable,
@@ -313,17 +396,19 @@ export async function findTicket(
   return row;
 }
 
-const PENDING = statement(
-  "select /* tickets.pending */ a.id from boxcar.approvals a where a.id = any ($1::uuid[]) and a.status = 'pending' and a.expires_at > now()",
-);
+const PENDING = statement(`
+  select /* tickets.pending */ a.id
+  from boxcar.approvals a
+  where a.id = any ($1::uuid[]) and a.status = 'pending' and a.expires_at > now()`);
 
 /** The ids of the given tickets that are still pending. */
 export const findPending = async (db: Queryable, ids: readonly TicketId[]): Promise<readonly TicketId[]> =>
   (await run<{ id: TicketId }>(db, PENDING, [ids])).map(({ id }) => id);
 
-const KEEP_POLICY = statement(
-  'insert /* tickets.keep_policy */ into boxcar.policies (version, content) values ($1, $2) on conflict (version) do nothing',
-);
+const KEEP_POLICY = statement(`
+  insert /* tickets.keep_policy */ into boxcar.policies (version, content)
+  values ($1, $2)
+  on conflict (version) do nothing`);
 
 /** Keeps the text of a policy by which a decision was made. */
 export async function keepPolicy(
@@ -355,14 +440,27 @@ export interface ListedTicket extends TicketRow {
 }
 
 const LIST = statement(`
-  select /* tickets.list */ ${TICKET}, to_char(a.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as place_at
+  select /* tickets.list */
+    ${TICKET},
+    to_char(a.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as place_at
   from (
-    select x.* from boxcar.approvals x where x.project_id = $1 and (x.status = $2 or $2 is null) and (x.run_id = $3 or $3 is null) and (x.agent = $4 or $4 is null)
+    select x.*
+    from boxcar.approvals x
+    where x.project_id = $1
+      and (x.status = $2 or $2 is null)
+      and (x.run_id = $3 or $3 is null)
+      and (x.agent = $4 or $4 is null)
       and ($5::timestamptz is null or (x.created_at, x.id) < ($5, $6::uuid))
-      and ($8::uuid is null or exists (select from boxcar.turns t where t.id = x.turn_id and t.agent_id = $8)
-        or exists (select from boxcar.handoffs h where h.ticket_id = x.id and h.source_agent_id = $8))
-    order by x.created_at desc, x.id desc limit $7
-  ) a join boxcar.cards c on c.id = a.card_id order by a.created_at desc, a.id desc`);
+      and (
+        $8::uuid is null
+        or exists (select from boxcar.turns t where t.id = x.turn_id and t.agent_id = $8)
+        or exists (select from boxcar.handoffs h where h.ticket_id = x.id and h.source_agent_id = $8)
+      )
+    order by x.created_at desc, x.id desc
+    limit $7
+  ) a
+  join boxcar.cards c on c.id = a.card_id
+  order by a.created_at desc, a.id desc`);
 
 /** Tickets of a project, the newest first, including decided tickets. */
 export function listTickets(db: Queryable, filters: TicketFilters): Promise<ListedTicket[]> {

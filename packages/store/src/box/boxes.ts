@@ -56,62 +56,108 @@ export interface LoadedBox extends ExpandedBox {
 }
 
 // A range of sealed cards without skipped ones is a slice of its list, read as it is: splitting and joining it again took a third of the
-// time of packing 9,000 cards. `positions` is null there, because they follow from the range.
+// time of packing 9,000 cards. `positions` is null there, because they follow from the range. Takes no locks: rights, heads and entries are
+// of one snapshot. A right that is taken away after it still counts for this read.
 const LOAD_BOXES = statement(`
-  with /* boxes.load_boxes */ want_boxes as materialized (
+  with /* boxes.load_boxes */
+  want_boxes as materialized (
     select b.*, ${ACCESS}, ${grantOf('append')} as append_grant
-    from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
+    from boxcar.boxes b
+    join boxcar.projects p on p.id = b.project_id
     where b.id = any ($1::uuid[]) and b.project_id = $2
   ),
   all_seg as (${SHOWN_SEGMENTS}),
   pieces as (
-    select b.*, r.n as piece, lower(r.piece) as "from", least(coalesce(upper(r.piece) - 1, b.head_position), b.head_position) as "to"
-    from want_boxes b cross join lateral unnest(b.readable) with ordinality as r(piece, n) where b.kind = 'tape'
+    select
+      b.*, r.n as piece, lower(r.piece) as "from",
+      least(coalesce(upper(r.piece) - 1, b.head_position), b.head_position) as "to"
+    from want_boxes b
+    cross join lateral unnest(b.readable) with ordinality as r(piece, n)
+    where b.kind = 'tape'
   ),
   plain as (
-    select g.box_id, g.ord, array_to_string((coalesce(l.card_ids, g.card_ids))[g."from":g."to"], ',') as card_ids,
+    select
+      g.box_id, g.ord,
+      array_to_string((coalesce(l.card_ids, g.card_ids))[g."from":g."to"], ',') as card_ids,
       array_to_string((coalesce(l.card_tokens, g.card_tokens))[g."from":g."to"], ',') as tokens
-    from all_seg g left join lateral (select b.card_ids, b.card_tokens from boxcar.boxes b where b.id = g.source and b.kind = 'context' offset 0) l on true
+    from all_seg g
+    left join lateral (
+      select b.card_ids, b.card_tokens
+      from boxcar.boxes b
+      where b.id = g.source and b.kind = 'context'
+      offset 0
+    ) l on true
     where g.skip_set is null and (g.source is null or l.card_ids is not null)
   ),
-  seg as (select * from all_seg g where not exists (select from plain p where p.box_id = g.box_id and p.ord = g.ord)),
-  leaf as (${LEAVES}
+  seg as (
+    select *
+    from all_seg g
+    where not exists (select from plain p where p.box_id = g.box_id and p.ord = g.ord)
+  ),
+  leaf as (
+    ${LEAVES}
     union all
-    select b.id, b.piece, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens, null::boolean, null::boolean, null::boolean, 0
-    from pieces b cross join lateral ${entriesOf('b', { from: 'b."from"', to: 'b."to"', where: 'o.card_id is not null' })} e
+    select b.id, b.piece, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens, null::boolean,
+      null::boolean, null::boolean, 0
+    from pieces b
+    cross join lateral ${entriesOf('b', { from: 'b."from"', to: 'b."to"', where: 'o.card_id is not null' })} e
   ),
   ranges as (
-    select box_id, ord, array_to_string(array_agg(position order by position), ',') as positions,
+    select
+      box_id, ord,
+      array_to_string(array_agg(position order by position), ',') as positions,
       array_to_string(array_agg(card_id order by position), ',') as card_ids,
       array_to_string(array_agg(tokens order by position), ',') as tokens
-    from leaf group by box_id, ord
+    from leaf
+    group by box_id, ord
     union all
-    select box_id, ord, null, card_ids, tokens from plain
+    select box_id, ord, null, card_ids, tokens
+    from plain
   ),
   starts as (
     select b.id as box_id, b.piece as ord, e.position, ${startOf('e')} as context_id, false as is_given
-    from pieces b cross join lateral ${entriesOf('b', { from: 'b."from"', to: 'b."to"', where: IS_START })} e
+    from pieces b
+    cross join lateral ${entriesOf('b', { from: 'b."from"', to: 'b."to"', where: IS_START })} e
     union all
     select g.box_id, g.ord, e.position, ${startOf('e')}, true
-    from all_seg g cross join lateral unnest(g.asked) as a(position) cross join lateral ${entryAt('g.source', 'a.position')} e
+    from all_seg g
+    cross join lateral unnest(g.asked) as a(position)
+    cross join lateral ${entryAt('g.source', 'a.position')} e
   ),
   questions as (
     select s.box_id, s.ord, s.position, array_agg(u.card_id order by u.part) as card_ids
-    from starts s cross join lateral (
-        select b.card_ids, b.card_tokens, b.segments, ${HELD} from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
-        where b.id = s.context_id and b.project_id = $2 and b.kind = 'context' offset 0) q
-      cross join lateral ${PACKED_CARDS} u
-    where s.is_given or q.is_own or q.granted is not null group by s.box_id, s.ord, s.position
+    from starts s
+    cross join lateral (
+      select b.card_ids, b.card_tokens, b.segments, ${HELD}
+      from boxcar.boxes b
+      join boxcar.projects p on p.id = b.project_id
+      where b.id = s.context_id and b.project_id = $2 and b.kind = 'context'
+      offset 0
+    ) q
+    cross join lateral ${PACKED_CARDS} u
+    where s.is_given or q.is_own or q.granted is not null
+    group by s.box_id, s.ord, s.position
   )
-  select b.id as box_id, b.kind, b.is_own, b.readable <> '{}' as is_readable, b.granted, b.append_grant,
-    g.ord::int, g.rule, g.source, g."from", g."to", array_to_string(g.skip, ',') as skip, g."native", array_to_string(g."references", ',') as "references", array_to_string(g.summaries, ',') as summaries, array_to_string(g.repeats, ',') as repeats,
-    (select json_agg(json_build_object('position', q.position, 'cardIds', q.card_ids) order by q.position) from questions q where q.box_id = b.id and q.ord = g.ord) as asked, r.positions, r.card_ids, r.tokens
-  from want_boxes b left join (
-      select box_id, ord, rule, source, "from", "to", skip, "native", "references", summaries, repeats from all_seg
-      union all
-      select id, piece, null, null, "from", "to", null, null, null, null, null from pieces
-    ) g on g.box_id = b.id
-    left join ranges r on r.box_id = b.id and r.ord = g.ord
+  select
+    b.id as box_id, b.kind, b.is_own, b.readable <> '{}' as is_readable, b.granted, b.append_grant, g.ord::int,
+    g.rule, g.source, g."from", g."to", array_to_string(g.skip, ',') as skip, g."native",
+    array_to_string(g."references", ',') as "references",
+    array_to_string(g.summaries, ',') as summaries, array_to_string(g.repeats, ',') as repeats,
+    (
+      select json_agg(json_build_object('position', q.position, 'cardIds', q.card_ids) order by q.position)
+      from questions q
+      where q.box_id = b.id and q.ord = g.ord
+    ) as asked,
+    r.positions, r.card_ids, r.tokens
+  from want_boxes b
+  left join (
+    select box_id, ord, rule, source, "from", "to", skip, "native", "references", summaries, repeats
+    from all_seg
+    union all
+    select id, piece, null, null, "from", "to", null, null, null, null, null
+    from pieces
+  ) g on g.box_id = b.id
+  left join ranges r on r.box_id = b.id and r.ord = g.ord
   order by b.id, g.ord`);
 
 type RangeRow = Row<'boxes', 'kind', { box_id: 'id' }> & {
@@ -196,7 +242,8 @@ export async function loadBoxes(
 
 const FIND_CONTEXTS = statement(`
   select /* boxes.find_contexts */ b.id, ${READABLE} <> '{}' as is_readable
-  from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
+  from boxcar.boxes b
+  join boxcar.projects p on p.id = b.project_id
   where b.id = any ($1::uuid[]) and b.project_id = $2 and b.kind = 'context'`);
 
 /** The given boxes that are sealed boxes of the project, and whether the actor may read them. */
@@ -214,11 +261,14 @@ export async function findContextBoxes(
 }
 
 const expand = (boxes: string): string => `
-  with /* boxes.expand */ want_boxes as (${boxes}),
+  with /* boxes.expand */
+  want_boxes as (${boxes}),
   seg as (${SHOWN_SEGMENTS}),
   leaf as (${SHOWN_LEAVES})
-  select l.box_id, l.ord::int, l.position::int, l.rule, l."native", l.is_reference, l.is_summary, l.is_repeat, l.part, ${PACKED_CARD_READ}, ${PACKED_CARD_BYTES} as size_bytes
-  from leaf l cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c`;
+  select l.box_id, l.ord::int, l.position::int, l.rule, l."native", l.is_reference, l.is_summary, l.is_repeat, l.part,
+    ${PACKED_CARD_READ}, ${PACKED_CARD_BYTES} as size_bytes
+  from leaf l
+  cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c`;
 
 const EXPAND_CONTEXTS = statement(
   expand("select * from boxcar.boxes where id = any ($1::uuid[]) and kind = 'context'"),
@@ -227,17 +277,27 @@ const EXPAND_CONTEXTS = statement(
 // Several of the turns may show the same box. An empty box also has a row, because it was read.
 const EXPAND_SHOWN = statement(`
   ${expand(`
-    select distinct on (s.id) s.* from (
+    select distinct on (s.id) s.*
+    from (
       select b.*, sum(b.token_estimate) over (partition by shown.turn_id) as shown_tokens
       from (
-        select t.id as turn_id, t.context_box_id as box_id from boxcar.turns t where t.id = any ($1::uuid[])
+        select t.id as turn_id, t.context_box_id as box_id
+        from boxcar.turns t
+        where t.id = any ($1::uuid[])
         union
-        select t.id, (e.payload->'data'->>'context_box_id')::uuid from boxcar.turns t ${UNKNOWN_PART}
+        select t.id, (e.payload->'data'->>'context_box_id')::uuid
+        from boxcar.turns t
+        ${UNKNOWN_PART}
         where t.id = any ($1::uuid[]) and e.kind = 'event' and e.payload->>'name' = 'turn.started'
-      ) shown join boxcar.boxes b on b.id = shown.box_id
-    ) s where s.shown_tokens <= $3 order by s.id`)}
+      ) shown
+      join boxcar.boxes b on b.id = shown.box_id
+    ) s
+    where s.shown_tokens <= $3
+    order by s.id`)}
   union all
-  select b.id, 0, 0, null, null, null, null, null, 0, null, null, null, null, null, null, null, null, 0 from want_boxes b where b.card_count = 0`);
+  select b.id, 0, 0, null, null, null, null, null, 0, null, null, null, null, null, null, null, null, 0
+  from want_boxes b
+  where b.card_count = 0`);
 
 /** How a card of a context is shown. */
 export interface ShownAs {
@@ -337,7 +397,9 @@ export async function expandShown(
 }
 
 const FIND_CARDS = statement(`
-  select /* boxes.find_cards */ id, token_estimate as tokens, author_id as "authorId" from boxcar.cards where id = any ($1::uuid[]) and project_id = $2`);
+  select /* boxes.find_cards */ id, token_estimate as tokens, author_id as "authorId"
+  from boxcar.cards
+  where id = any ($1::uuid[]) and project_id = $2`);
 
 /** The named cards of a project that exist, with the values that a box needs to list them. */
 export async function findCards(
@@ -350,21 +412,34 @@ export async function findCards(
   return new Map(rows.map((row) => [row.id, row]));
 }
 
+// Takes no locks: boxes, rights and entries are of one snapshot. A card that is added to a box meanwhile is not found.
 const READABLE_CARDS = statement(`
-  with /* boxes.readable_cards */ want_boxes as materialized (
-    select b.*, ${HELD} from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
-    where b.project_id = $2 and (b.owner_agent_id = $3 or b.maker_agent_id = $3
-      or b.id in (select g.box_id from boxcar.grants g where g.agent_id = $3)
-      or b.id in (${WRITTEN_BOXES}))
+  with /* boxes.readable_cards */
+  want_boxes as materialized (
+    select b.*, ${HELD}
+    from boxcar.boxes b
+    join boxcar.projects p on p.id = b.project_id
+    where b.project_id = $2
+      and (
+        b.owner_agent_id = $3
+        or b.maker_agent_id = $3
+        or b.id in (select g.box_id from boxcar.grants g where g.agent_id = $3)
+        or b.id in (${WRITTEN_BOXES})
+      )
   ),
   seg as (${SEGMENTS} and (b.is_own or b.granted is not null)),
-  leaf as (${LEAVES}
+  leaf as (
+    ${LEAVES}
     union all
-    select b.id, 0, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens, null::boolean, null::boolean, null::boolean, 0
-    from want_boxes b cross join lateral ${entriesOf('b', { from: '1', to: 'b.head_position', where: 'o.card_id = any ($1::uuid[])' })} e
+    select b.id, 0, 'inherit', b.id, null::boolean, e.position, e.card_id, e.tokens, null::boolean, null::boolean,
+      null::boolean, 0
+    from want_boxes b
+    cross join lateral ${entriesOf('b', { from: '1', to: 'b.head_position', where: 'o.card_id = any ($1::uuid[])' })} e
     where b.kind = 'tape' and (b.is_own or ${readsEntry('e', 'b.id', '$3')})
   )
-  select distinct card_id from leaf where card_id = any ($1::uuid[])`);
+  select distinct card_id
+  from leaf
+  where card_id = any ($1::uuid[])`);
 
 /** The given cards that are in a box the actor may read. Searches all boxes of the actor, so it is only for listing cards by id. */
 export async function findReadableCards(

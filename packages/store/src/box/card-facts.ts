@@ -6,13 +6,23 @@ import type { Row } from '../schema/index.js';
 
 // Reads each content once, whatever its kind.
 const CARD_FACTS = statement(`
-  select /* card-facts.card_facts */ c.id, c.type, c.role, c.author_id as "authorId", c.size_bytes as "sizeBytes",
+  select /* card-facts.card_facts */
+    c.id, c.type, c.role, c.author_id as "authorId", c.size_bytes as "sizeBytes",
     case when x.kind in ('tool_call', 'tool_result') then x.tool_call_id end as "toolCallId",
-    c.metadata->'summarizes' as summarizes, coalesce(c.metadata->'context' = 'false'::jsonb, false) as "isHidden",
-    left(concat_ws(' ', x.name, coalesce(x.text, x.data, x.fields, x.uri, x.result, x.error, x.arguments,
-      case when c.content is null then '(erased)' else 'null' end)), 200) as preview
-  from boxcar.cards c cross join lateral json_to_record(coalesce(c.content, '{}')) as x(kind text, tool_call_id text, name text,
-    text text, data text, fields text, uri text, result text, error text, arguments text)
+    c.metadata->'summarizes' as summarizes,
+    coalesce(c.metadata->'context' = 'false'::jsonb, false) as "isHidden",
+    left(concat_ws(
+      ' ', x.name,
+      coalesce(
+        x.text, x.data, x.fields, x.uri, x.result, x.error, x.arguments,
+        case when c.content is null then '(erased)' else 'null' end
+      )
+    ), 200) as preview
+  from boxcar.cards c
+  cross join lateral json_to_record(coalesce(c.content, '{}')) as x(
+    kind text, tool_call_id text, name text, text text, data text, fields text, uri text, result text, error text,
+    arguments text
+  )
   where c.id = any ($1::uuid[]) and c.project_id = $2`);
 
 type FactsRow = Row<'cards', 'id' | 'type' | 'role', { authorId: 'author_id'; sizeBytes: 'size_bytes' }> &
@@ -36,7 +46,9 @@ export async function loadCardFacts(
 }
 
 const CARDS = statement(`
-  select /* card-facts.cards */ ${CARD_READ}, c.size_bytes from boxcar.cards c where c.id = any ($1::uuid[]) and c.project_id = $2`);
+  select /* card-facts.cards */ ${CARD_READ}, c.size_bytes
+  from boxcar.cards c
+  where c.id = any ($1::uuid[]) and c.project_id = $2`);
 
 /** Whole cards with the size of their content. */
 export async function loadCards(

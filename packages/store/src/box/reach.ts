@@ -11,14 +11,21 @@ export interface ReachableProfile {
 
 // Filtered before their cards are read, because a card contains a whole profile, including its instructions.
 const FIND_REACHABLE = statement(`
-  select /* reach.find_reachable */ f.name, case when $4::int > 0 then left(c.content->'data'->>'description', $4::int) end as description
+  select /* reach.find_reachable */
+    f.name,
+    case when $4::int > 0 then left(c.content->'data'->>'description', $4::int) end as description
   from (
-    select f.name, f.card_id from boxcar.profiles f
-    where f.project_id = $1 and f.is_current and ($2::text[] is null or f.name = any ($2))
+    select f.name, f.card_id
+    from boxcar.profiles f
+    where f.project_id = $1
+      and f.is_current
+      and ($2::text[] is null or f.name = any ($2))
       and (cardinality($3::text[]) = 0 or f.tags && $3)
       and ($5::text is null or f.name collate "C" > $5)
-    order by f.name collate "C" limit $6
-  ) f join boxcar.cards c on c.id = f.card_id
+    order by f.name collate "C"
+    limit $6
+  ) f
+  join boxcar.cards c on c.id = f.card_id
   order by f.name collate "C"`);
 
 /** The limit for a description, which may be long. */
@@ -52,7 +59,9 @@ export async function findReachable(
 
 const TURN_POLICY = statement(`
   select /* reach.turn_policy */ c.content->'data'->'delegation_policy' as policy
-  from boxcar.turns t join boxcar.profiles f on f.id = t.profile_id join boxcar.cards c on c.id = f.card_id
+  from boxcar.turns t
+  join boxcar.profiles f on f.id = t.profile_id
+  join boxcar.cards c on c.id = f.card_id
   where t.id = $1 and t.project_id = $2`);
 
 /** The delegation policy under which a turn runs; undefined without a policy. */

@@ -42,14 +42,23 @@ export async function lockRun(tx: Tx, runId: RunId): Promise<void> {
 }
 
 const ACCOUNTS = statement(`
-  with recursive /* budgets.accounts */ up as (
-    select b.*, 0 as n from boxcar.budgets b where b.id = $1
+  with recursive /* budgets.accounts */
+  up as (
+    select b.*, 0 as n
+    from boxcar.budgets b
+    where b.id = $1
     union all
-    select p.*, up.n + 1 from up cross join lateral (select * from boxcar.budgets b where b.id = up.parent_id offset 0) p
+    select p.*, up.n + 1
+    from up
+    cross join lateral (select * from boxcar.budgets b where b.id = up.parent_id offset 0) p
   )
-  select id, limits, top_depth, deadline_at::text as deadline_at, coalesce(deadline_at <= now(), false) as is_over,
-    (tokens_reserved + tokens_spent)::float8 as tokens, (cost_reserved + cost_spent)::float8 as cost, steps_reserved + steps_spent as steps, turns_used as turns
-  from up order by n`);
+  select
+    id, limits, top_depth, deadline_at::text as deadline_at,
+    coalesce(deadline_at <= now(), false) as is_over,
+    (tokens_reserved + tokens_spent)::float8 as tokens,
+    (cost_reserved + cost_spent)::float8 as cost, steps_reserved + steps_spent as steps, turns_used as turns
+  from up
+  order by n`);
 
 type AccountDbRow = Row<
   'budgets',
@@ -88,40 +97,76 @@ export async function loadAccounts(db: Queryable, budgetId: string): Promise<rea
  * For an ended turn `t`: its model call was in progress when the turn was ended from outside. The turn keeps its whole allotment, because
  * the cost of the call is not known.
  */
-export const IS_LOST = `(t.status in ('failed', 'timeout', 'canceled') and exists (
-        select from boxcar.steps s where s.turn_id = t.id and s.step = t.step_count + 1 and s.committed_at is null and s.usage is null and s.error is null))`;
+export const IS_LOST = `
+  (
+    t.status in ('failed', 'timeout', 'canceled')
+    and exists (
+      select from boxcar.steps s
+      where s.turn_id = t.id
+        and s.step = t.step_count + 1
+        and s.committed_at is null
+        and s.usage is null
+        and s.error is null
+    )
+  )`;
 
+// The caller has locked the run (A1), so no other grant or settlement in it goes on. The ended turns are locked by id, after the run as
+// everywhere; with `leavesLocked`, locked turns are left to the next settlement. `is_settled` makes sure that each turn is booked once.
 const settleText = (leavesLocked: boolean): string => `
-  with recursive /* budgets.settle */ lk as (
+  with recursive /* budgets.settle */
+  lk as (
     select t.id, ${IS_LOST} as is_lost
-    from boxcar.turns t where t.run_id = $1 and not t.is_settled and t.ended_at is not null order by t.id for no key update of t${skipping(leavesLocked)}
+    from boxcar.turns t
+    where t.run_id = $1 and not t.is_settled and t.ended_at is not null
+    order by t.id
+    for no key update of t${skipping(leavesLocked)}
   ),
   done as (
-    update boxcar.turns t set is_settled = true,
+    update boxcar.turns t
+    set is_settled = true,
       spent_tokens = case when lk.is_lost then greatest(t.spent_tokens, t.allotted_tokens) else t.spent_tokens end,
       spent_cost = case when lk.is_lost then greatest(t.spent_cost, t.allotted_cost) else t.spent_cost end
-    from lk where t.id = lk.id
-    returning t.budget_id, t.allotted_tokens, t.allotted_cost, t.allotted_steps, t.spent_tokens, t.spent_cost, t.step_count
+    from lk
+    where t.id = lk.id
+    returning t.budget_id, t.allotted_tokens, t.allotted_cost, t.allotted_steps, t.spent_tokens, t.spent_cost,
+      t.step_count
   ),
   sums as (
-    select budget_id, coalesce(sum(allotted_tokens), 0)::bigint as tokens_back, coalesce(sum(allotted_cost), 0)::bigint as cost_back, coalesce(sum(allotted_steps), 0)::int as steps_back,
+    select
+      budget_id,
+      coalesce(sum(allotted_tokens), 0)::bigint as tokens_back,
+      coalesce(sum(allotted_cost), 0)::bigint as cost_back,
+      coalesce(sum(allotted_steps), 0)::int as steps_back,
       sum(spent_tokens)::bigint as tokens, sum(spent_cost)::bigint as cost, sum(step_count)::int as steps
-    from done group by budget_id
+    from done
+    group by budget_id
   ),
   up as (
-    select s.budget_id, b.id, b.parent_id from sums s cross join lateral (select id, parent_id from boxcar.budgets b where b.id = s.budget_id offset 0) b
+    select s.budget_id, b.id, b.parent_id
+    from sums s
+    cross join lateral (select id, parent_id from boxcar.budgets b where b.id = s.budget_id offset 0) b
     union all
-    select up.budget_id, p.id, p.parent_id from up cross join lateral (select id, parent_id from boxcar.budgets b where b.id = up.parent_id offset 0) p
+    select up.budget_id, p.id, p.parent_id
+    from up
+    cross join lateral (select id, parent_id from boxcar.budgets b where b.id = up.parent_id offset 0) p
   ),
   totals as (
-    select up.id, sum(s.tokens_back)::bigint as tokens_back, sum(s.cost_back)::bigint as cost_back, sum(s.steps_back)::int as steps_back,
-      sum(s.tokens)::bigint as tokens, sum(s.cost)::bigint as cost, sum(s.steps)::int as steps
-    from up join sums s on s.budget_id = up.budget_id group by up.id
+    select up.id, sum(s.tokens_back)::bigint as tokens_back, sum(s.cost_back)::bigint as cost_back,
+      sum(s.steps_back)::int as steps_back, sum(s.tokens)::bigint as tokens, sum(s.cost)::bigint as cost,
+      sum(s.steps)::int as steps
+    from up
+    join sums s on s.budget_id = up.budget_id
+    group by up.id
   )
-  update boxcar.budgets b set tokens_reserved = b.tokens_reserved - x.tokens_back, tokens_spent = b.tokens_spent + x.tokens,
-    cost_reserved = b.cost_reserved - x.cost_back, cost_spent = b.cost_spent + x.cost,
-    steps_reserved = b.steps_reserved - x.steps_back, steps_spent = b.steps_spent + x.steps
-  from totals x where b.id = x.id`;
+  update boxcar.budgets b
+  set tokens_reserved = b.tokens_reserved - x.tokens_back,
+    tokens_spent = b.tokens_spent + x.tokens,
+    cost_reserved = b.cost_reserved - x.cost_back,
+    cost_spent = b.cost_spent + x.cost,
+    steps_reserved = b.steps_reserved - x.steps_back,
+    steps_spent = b.steps_spent + x.steps
+  from totals x
+  where b.id = x.id`;
 const SETTLE = statement(settleText(false));
 const SETTLE_UNLOCKED = statement(settleText(true));
 
@@ -139,7 +184,11 @@ export async function settleEnded(
 }
 
 const RESERVE = statement(`
-  update /* budgets.reserve */ boxcar.budgets set tokens_reserved = tokens_reserved + $2, cost_reserved = cost_reserved + $3, steps_reserved = steps_reserved + $4, turns_used = turns_used + $5
+  update /* budgets.reserve */ boxcar.budgets
+  set tokens_reserved = tokens_reserved + $2,
+    cost_reserved = cost_reserved + $3,
+    steps_reserved = steps_reserved + $4,
+    turns_used = turns_used + $5
   where id = any ($1::uuid[])`);
 
 /** Writes a grant into all accounts on the way up. A1. */
@@ -161,10 +210,17 @@ export async function countChildren(db: Queryable, turnId: TurnId): Promise<numb
 }
 
 const SPAWN_PROFILES = statement(`
-  select /* budgets.spawn_profiles */ f.id as profile_id, c.content->'data'->>'model' as model, (c.content->'data'->'model_settings'->>'max_output_tokens')::float8 as max_output_tokens,
+  select /* budgets.spawn_profiles */
+    f.id as profile_id, c.content->'data'->>'model' as model,
+    (c.content->'data'->'model_settings'->>'max_output_tokens')::float8 as max_output_tokens,
     (c.content->'data'->'limits'->>'context_tokens')::float8 as context_tokens,
-    f.max_tokens::float8 as max_tokens, octet_length(c.content->'data'->>'instructions') as instruction_bytes, p.limits->'prices' as prices
-  from boxcar.profiles f join boxcar.cards c on c.id = f.card_id join boxcar.projects p on p.id = f.project_id where f.id = any ($1::uuid[])`);
+    f.max_tokens::float8 as max_tokens,
+    octet_length(c.content->'data'->>'instructions') as instruction_bytes,
+    p.limits->'prices' as prices
+  from boxcar.profiles f
+  join boxcar.cards c on c.id = f.card_id
+  join boxcar.projects p on p.id = f.project_id
+  where f.id = any ($1::uuid[])`);
 
 /** The parts of a profile that determine the size and the price of its calls. */
 export interface SpawnProfile {
@@ -183,13 +239,21 @@ export function loadSpawnProfiles(db: Queryable, ids: readonly ProfileId[]): Pro
   return run<SpawnProfile & pg.QueryResultRow>(db, SPAWN_PROFILES, [ids]);
 }
 
-const FIND_ACCOUNT = statement(
-  'select /* budgets.find_account */ b.id, b.run_id, b.limits from boxcar.turns t join boxcar.budgets b on b.id = t.budget_id where t.id = $1',
-);
+const FIND_ACCOUNT = statement(`
+  select /* budgets.find_account */ b.id, b.run_id, b.limits
+  from boxcar.turns t
+  join boxcar.budgets b on b.id = t.budget_id
+  where t.id = $1`);
 const FIND_OF_RUN = statement(`
-  select /* budgets.find_of_run */ b.id, b.run_id, b.limits from boxcar.budgets b where b.run_id = $1
-    and (b.id = $1 or b.id in (select t.budget_id from boxcar.turns t where t.run_id = $1 and t.parent_turn_id is null))
-  order by b.id = $1 desc, b.id limit 4`);
+  select /* budgets.find_of_run */ b.id, b.run_id, b.limits
+  from boxcar.budgets b
+  where b.run_id = $1
+    and (
+      b.id = $1
+      or b.id in (select t.budget_id from boxcar.turns t where t.run_id = $1 and t.parent_turn_id is null)
+    )
+  order by b.id = $1 desc, b.id
+  limit 4`);
 
 type GoverningRow = Row<'budgets', 'id' | 'run_id' | 'limits'>;
 
@@ -235,8 +299,11 @@ const LOOK_AFTER = "interval '5 seconds'";
 const UNSEEN = "interval '10 seconds'";
 
 /** Accounts for which turns wait, and in whose run other turns have ended since. */
-const pausedText = (now: string): string =>
-  `select /* budgets.paused */ b.id, b.run_id, b.project_id from boxcar.budgets b where b.paused_at <= ${now} - ${LOOK_AFTER} and ${notSetAside('left_budgets', 'b.id', now)}
+const pausedText = (now: string): string => `
+  select /* budgets.paused */ b.id, b.run_id, b.project_id
+  from boxcar.budgets b
+  where b.paused_at <= ${now} - ${LOOK_AFTER}
+    and ${notSetAside('left_budgets', 'b.id', now)}
     and exists (select from boxcar.turns t where t.run_id = b.run_id and t.ended_at > b.paused_at - ${UNSEEN})`;
 
 const FIND_LEFT_TO = statement(

@@ -20,8 +20,11 @@ import { pauseForBudget } from './budget-waits.js';
 import { loadAccounts, lockRun, reserve, settleEnded } from './budgets.js';
 
 const LOCK_HELD = statement(`
-  select /* top-ups.lock_held */ budget_id, allotted_tokens::float8, allotted_cost::float8, allotted_steps, spent_tokens::float8, spent_cost::float8, step_count
-  from boxcar.turns where id = $1 and epoch = $2 and holder_id = $3 and status = 'running' for update`);
+  select /* top-ups.lock_held */ budget_id, allotted_tokens::float8, allotted_cost::float8, allotted_steps,
+    spent_tokens::float8, spent_cost::float8, step_count
+  from boxcar.turns
+  where id = $1 and epoch = $2 and holder_id = $3 and status = 'running'
+  for update`);
 
 type HeldRow = Row<'turns', 'allotted_steps' | 'step_count'> & {
   /** Queried only for turns with an account. */
@@ -33,7 +36,11 @@ type HeldRow = Row<'turns', 'allotted_steps' | 'step_count'> & {
 };
 
 const GROW = statement(`
-  update /* top-ups.grow */ boxcar.turns set allotted_tokens = allotted_tokens + $2, allotted_cost = allotted_cost + $3, allotted_steps = allotted_steps + $4 where id = $1`);
+  update /* top-ups.grow */ boxcar.turns
+  set allotted_tokens = allotted_tokens + $2,
+    allotted_cost = allotted_cost + $3,
+    allotted_steps = allotted_steps + $4
+  where id = $1`);
 
 /** A turn held by its worker, before a step that its allotment does not cover. */
 export interface TopUpRequest {
@@ -124,17 +131,32 @@ export function topUp(pool: pg.Pool, request: TopUpRequest): Promise<TopUp> {
 
 const NOTHING: Amounts = { tokens: 0, costMicros: 0, steps: 0 };
 
+// The turn is locked first, by its epoch, holder and status. A repetition finds the usage of the attempts set, and charges nothing.
 const CHARGE_LOST = statement(`
-  with /* top-ups.charge_lost */ lk as (
-    select id from boxcar.turns where id = $1 and epoch = $2 and holder_id = $3 and status = 'running' for update
+  with /* top-ups.charge_lost */
+  lk as (
+    select id
+    from boxcar.turns
+    where id = $1 and epoch = $2 and holder_id = $3 and status = 'running'
+    for update
   ),
   lost as (
-    update boxcar.steps s set usage = $6::jsonb from lk
-    where s.turn_id = lk.id and s.step = $4 and s.attempt < $5 and s.committed_at is null and s.usage is null and s.error is null
+    update boxcar.steps s
+    set usage = $6::jsonb
+    from lk
+    where s.turn_id = lk.id
+      and s.step = $4
+      and s.attempt < $5
+      and s.committed_at is null
+      and s.usage is null
+      and s.error is null
     returning s.attempt
   )
-  update boxcar.turns t set spent_tokens = t.spent_tokens + n.n * $7::bigint, spent_cost = t.spent_cost + n.n * $8::bigint
-  from lk cross join (select count(*) as n from lost) n where t.id = lk.id
+  update boxcar.turns t
+  set spent_tokens = t.spent_tokens + n.n * $7::bigint, spent_cost = t.spent_cost + n.n * $8::bigint
+  from lk
+  cross join (select count(*) as n from lost) n
+  where t.id = lk.id
   returning t.spent_tokens::float8, t.spent_cost::float8`);
 
 /**
@@ -167,9 +189,18 @@ export async function chargeLost(
 }
 
 const DROP_UNASKED = statement(`
-  delete /* top-ups.drop_unasked */ from boxcar.steps s using boxcar.turns t
-  where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and t.status = 'running' and s.turn_id = t.id and s.step = $4 and s.attempt = $5
-    and s.committed_at is null and s.usage is null and s.error is null`);
+  delete /* top-ups.drop_unasked */ from boxcar.steps s
+  using boxcar.turns t
+  where t.id = $1
+    and t.epoch = $2
+    and t.holder_id = $3
+    and t.status = 'running'
+    and s.turn_id = t.id
+    and s.step = $4
+    and s.attempt = $5
+    and s.committed_at is null
+    and s.usage is null
+    and s.error is null`);
 
 /**
  * Removes an open attempt in which no model was asked, before its turn ends. Otherwise it would look like an attempt whose answer was

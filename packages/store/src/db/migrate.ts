@@ -164,8 +164,15 @@ function waitTeller(say: (seconds: number) => void | Promise<void>): () => Promi
 /** Describes the process that is migrating: its server process and its statement, as far as this role may see them. */
 async function describeHolder(client: pg.Client): Promise<string> {
   const { rows } = await client.query<{ pid: number; query: string }>(
-    `select a.pid, left(a.query, 80) as query from pg_locks l join pg_stat_activity a using (pid)
-     where l.locktype = 'advisory' and l.granted and l.objsubid = 1 and (l.classid::bigint << 32 | l.objid::bigint) = $1 and a.datname = current_database()`,
+    `
+      select a.pid, left(a.query, 80) as query
+      from pg_locks l
+      join pg_stat_activity a using (pid)
+      where l.locktype = 'advisory'
+        and l.granted
+        and l.objsubid = 1
+        and (l.classid::bigint << 32 | l.objid::bigint) = $1
+        and a.datname = current_database()`,
     [MIGRATION_LOCK],
   );
   return rows.map(({ pid, query }) => `server process ${pid}: ${query.replace(/\s+/g, ' ')}`).join('; ');
@@ -303,8 +310,10 @@ async function applySteps(
 async function dropInvalid(client: pg.Client, index: string | undefined): Promise<void> {
   if (index === undefined) return;
   const { rows } = await client.query(
-    `select from pg_index i join pg_class c on c.oid = i.indexrelid
-     where c.relname = $1 and c.relnamespace = 'boxcar'::regnamespace and not i.indisvalid`,
+    `
+      select from pg_index i
+      join pg_class c on c.oid = i.indexrelid
+      where c.relname = $1 and c.relnamespace = 'boxcar'::regnamespace and not i.indisvalid`,
     [index],
   );
   if (rows.length > 0) await client.query(unlimited({ text: `drop index concurrently boxcar.${index}` }));

@@ -338,7 +338,10 @@ async function findActive(
   pids: readonly unknown[],
 ): Promise<ReadonlySet<unknown>> {
   const { rows } = await ask.query<{ pid: number }>(
-    "select pid from pg_stat_activity where pid = any ($1::int[]) and state = 'active' and wait_event is distinct from 'ClientWrite'",
+    `
+      select pid
+      from pg_stat_activity
+      where pid = any ($1::int[]) and state = 'active' and wait_event is distinct from 'ClientWrite'`,
     [pids],
   );
   return new Set(rows.map(({ pid }) => pid));

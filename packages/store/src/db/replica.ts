@@ -75,13 +75,21 @@ interface Mark {
 
 // The name of a log file begins with the timeline that is being written.
 const MARK = statement(`
-  select /* replica.mark */ w.lsn::text, c.system_identifier::text as system, ('x' || left(pg_walfile_name(w.lsn), 8))::bit(32)::int as timeline
+  select /* replica.mark */
+    w.lsn::text, c.system_identifier::text as system,
+    ('x' || left(pg_walfile_name(w.lsn), 8))::bit(32)::int as timeline
   from (
-    select case when current_setting('synchronous_commit') = 'off' then pg_current_wal_insert_lsn() else pg_current_wal_flush_lsn() end as lsn
-  ) w, pg_control_system() c`);
+    select case
+      when current_setting('synchronous_commit') = 'off' then pg_current_wal_insert_lsn()
+      else pg_current_wal_flush_lsn()
+    end as lsn
+  ) w,
+    pg_control_system() c`);
 
 const LOOK = statement(`
-  select /* replica.look */ pg_is_in_recovery() as is_standby, c.system_identifier::text = $2 and p.timeline_id = $3::int as is_same,
+  select /* replica.look */
+    pg_is_in_recovery() as is_standby,
+    c.system_identifier::text = $2 and p.timeline_id = $3::int as is_same,
     greatest(pg_wal_lsn_diff($1::pg_lsn, pg_last_wal_replay_lsn()), 0)::float8 as behind,
     greatest(extract(epoch from clock_timestamp() - pg_last_xact_replay_timestamp()) * 1000, 0)::float8 as age
   from pg_control_system() c, pg_control_checkpoint() p`);

@@ -37,8 +37,12 @@ const MAX_REASON_LENGTH = 1000;
 const CHUNK = 1000;
 
 const ERASE = statement(`
-  select /* erasure.erase */ e.card_id, e.outcome from boxcar.erase_cards((
-    select coalesce(array_agg(c.id), '{}') from boxcar.cards c where c.id = any ($1::uuid[]) and c.project_id = $2), $3) e`);
+  select /* erasure.erase */ e.card_id, e.outcome
+  from boxcar.erase_cards((
+    select coalesce(array_agg(c.id), '{}')
+    from boxcar.cards c
+    where c.id = any ($1::uuid[]) and c.project_id = $2
+  ), $3) e`);
 
 const NO_RIGHT = '42501';
 
@@ -83,8 +87,12 @@ export function explainRight(error: unknown): never {
 }
 
 const ERASE_EVIDENCE = statement(`
-  select /* erasure.erase_evidence */ e.evidence_id, e.outcome from boxcar.erase_evidence((
-    select coalesce(array_agg(v.id), '{}') from boxcar.evidence v where v.id = any ($1::uuid[]) and v.project_id = $2), $3) e`);
+  select /* erasure.erase_evidence */ e.evidence_id, e.outcome
+  from boxcar.erase_evidence((
+    select coalesce(array_agg(v.id), '{}')
+    from boxcar.evidence v
+    where v.id = any ($1::uuid[]) and v.project_id = $2
+  ), $3) e`);
 
 export interface ErasedEvidence extends pg.QueryResultRow {
   readonly evidence_id: string;
@@ -136,17 +144,25 @@ export const repeatsCards = (primitive: string, answer: JsonValue): boolean =>
   primitive === 'delegate_async' && isJsonObject(answer) && READING.has(answer.command);
 
 const OWN_CARDS = statement(`
-  select /* erasure.own_cards */ u.card_id from boxcar.boxes b cross join lateral (
-    select x.card_id, x.n from unnest(b.card_ids) with ordinality as x(card_id, n)
+  select /* erasure.own_cards */ u.card_id
+  from boxcar.boxes b
+  cross join lateral (
+    select x.card_id, x.n
+    from unnest(b.card_ids) with ordinality as x(card_id, n)
     union all
-    select e.card_id, e.position from boxcar.tape_entries e where b.kind = 'tape' and e.box_id = b.id and e.card_id is not null
+    select e.card_id, e.position
+    from boxcar.tape_entries e
+    where b.kind = 'tape' and e.box_id = b.id and e.card_id is not null
     union all
     select k.result_card_id, ${2 ** 31} + row_number() over (order by k.turn_id, k.step, k.ordinal)
     from (select distinct e.turn_id from boxcar.tape_entries e where b.kind = 'tape' and e.box_id = b.id) o
-    join boxcar.turns t on t.id = o.turn_id and t.output_box_id = b.id join boxcar.tool_calls k on k.turn_id = t.id
-    where k.result_card_id is not null and not exists (select from boxcar.tape_entries e where e.card_id = k.result_card_id)
+    join boxcar.turns t on t.id = o.turn_id and t.output_box_id = b.id
+    join boxcar.tool_calls k on k.turn_id = t.id
+    where k.result_card_id is not null
+      and not exists (select from boxcar.tape_entries e where e.card_id = k.result_card_id)
   ) u
-  where b.id = $1 and b.project_id = $2 order by u.n`);
+  where b.id = $1 and b.project_id = $2
+  order by u.n`);
 
 /**
  * The own cards of a box in stored order. For a sealed box, the cards that it lists itself, without inherited cards. For a tape, the cards

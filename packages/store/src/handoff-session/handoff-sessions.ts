@@ -84,20 +84,40 @@ export interface SessionDbRow extends pg.QueryResultRow {
 export const LINE_OF_SESSION = 'unnest(array_append(s.line_sessions, s.id)) as l(id)';
 
 /** SQL of a session `s` with its tape `b`, its project `p`, the right `r` of agent $3, and `v`, the last entry that the agent may read. */
-export const SESSION_FROM = `boxcar.handoff_sessions s join boxcar.boxes b on b.id = s.tape_box_id join boxcar.projects p on p.id = s.project_id
-    cross join lateral (select ${OWNS} as is_own, ${readsAll('$3')} as reads_all, ${grantOf('read')} as granted, ${grantOf('append')} as append_grant) r
-    left join lateral (
-      select e.* from ${LINE_OF_SESSION} cross join lateral (
-          select o.* from boxcar.handoff_session_entries o where o.session_id = l.id and o.position <= case when r.reads_all then ${2 ** 31 - 1} else (r.granted->>'upto')::int end
-          order by o.position desc limit 1) e
-      order by e.sequence_number desc limit 1) v on true`;
+export const SESSION_FROM = `
+  boxcar.handoff_sessions s
+  join boxcar.boxes b on b.id = s.tape_box_id
+  join boxcar.projects p on p.id = s.project_id
+  cross join lateral (
+    select ${OWNS} as is_own, ${readsAll('$3')} as reads_all, ${grantOf('read')} as granted,
+      ${grantOf('append')} as append_grant
+  ) r
+  left join lateral (
+    select e.*
+    from ${LINE_OF_SESSION}
+    cross join lateral (
+      select o.*
+      from boxcar.handoff_session_entries o
+      where o.session_id = l.id
+        and o.position <= case when r.reads_all then ${2 ** 31 - 1} else (r.granted->>'upto')::int end
+      order by o.position desc
+      limit 1
+    ) e
+    order by e.sequence_number desc
+    limit 1
+  ) v on true`;
 
 /** The columns of these that make a `HandoffSession`. */
-export const SESSION = `s.id, s.session_key, s.tape_box_id, s.maker_agent_id, s.agent_from, s.agent_to, s.status, s.retention_policy,
-  v.message_count, v.file_count, v.tool_call_count, v.system_count, v.sequence_number, s.created_at, s.last_write_at, s.ended_at, s.frozen_head,
-  (select q.session_key from boxcar.handoff_sessions q where q.id = s.continues) as continues_key, s.line_sessions,
-  r.is_own, r.reads_all or r.granted is not null as is_readable, case when not r.reads_all then (r.granted->>'upto')::int end as upto,
-  r.is_own or r.append_grant is not null as may_append, statement_timestamp() as now`;
+export const SESSION = `
+  s.id, s.session_key, s.tape_box_id, s.maker_agent_id, s.agent_from, s.agent_to, s.status, s.retention_policy,
+  v.message_count, v.file_count, v.tool_call_count, v.system_count, v.sequence_number, s.created_at, s.last_write_at,
+  s.ended_at, s.frozen_head,
+  (select q.session_key from boxcar.handoff_sessions q where q.id = s.continues) as continues_key,
+  s.line_sessions, r.is_own,
+  r.reads_all or r.granted is not null as is_readable,
+  case when not r.reads_all then (r.granted->>'upto')::int end as upto,
+  r.is_own or r.append_grant is not null as may_append,
+  statement_timestamp() as now`;
 
 export const toSession = (row: SessionDbRow): HandoffSession => ({
   id: row.id,
@@ -145,9 +165,11 @@ export async function findHandoffSession(
   return row && toSession(row);
 }
 
-const LOCK = statement(
-  'select /* handoff-sessions.lock */ s.id from boxcar.handoff_sessions s where s.project_id = $1 and s.session_key = $2 for no key update',
-);
+const LOCK = statement(`
+  select /* handoff-sessions.lock */ s.id
+  from boxcar.handoff_sessions s
+  where s.project_id = $1 and s.session_key = $2
+  for no key update`);
 
 /**
  * Locks the session for a write, before its tape, and reads it under the lock. Both statements are sent together: the second begins after

@@ -22,21 +22,50 @@ export interface SessionPlace {
   readonly id: string;
 }
 
-const STATUS = `case when s.status = 'active' and ${sessionExpiry('s')} <= statement_timestamp() then 'expired' else s.status end`;
+const STATUS = `
+  case when s.status = 'active' and ${sessionExpiry('s')} <= statement_timestamp() then 'expired' else s.status end`;
 // Two look-ups for an agent, each by a separate index; the operator knows all sessions.
-const KNOWS = `(exists (select from boxcar.projects o where o.id = $1 and o.operator_agent_id = $3) or s.id in (
-    select m.id from boxcar.handoff_sessions m where m.maker_agent_id = $3
-    union all
-    select m.id from boxcar.grants g join boxcar.handoff_sessions m on m.tape_box_id = g.box_id where g.agent_id = $3))`;
-const WANTED = `s.project_id = $1 and ${KNOWS} and ($2::text is null or s.id in (
-    select f.id from boxcar.handoff_sessions f where f.project_id = $1 and f.agent_from = $2
-    union all
-    select f.id from boxcar.handoff_sessions f where f.project_id = $1 and f.agent_to = $2)) and ($4::text is null or ${STATUS} = $4)`;
+const KNOWS = `
+  (
+    exists (select from boxcar.projects o where o.id = $1 and o.operator_agent_id = $3)
+    or s.id in (
+      select m.id
+      from boxcar.handoff_sessions m
+      where m.maker_agent_id = $3
+      union all
+      select m.id
+      from boxcar.grants g
+      join boxcar.handoff_sessions m on m.tape_box_id = g.box_id
+      where g.agent_id = $3
+    )
+  )`;
+const WANTED = `
+  s.project_id = $1
+  and ${KNOWS}
+  and (
+    $2::text is null
+    or s.id in (
+      select f.id
+      from boxcar.handoff_sessions f
+      where f.project_id = $1 and f.agent_from = $2
+      union all
+      select f.id
+      from boxcar.handoff_sessions f
+      where f.project_id = $1 and f.agent_to = $2
+    )
+  )
+  and ($4::text is null or ${STATUS} = $4)`;
 
 const LIST = statement(`
-  select /* list-sessions.list */ ${SESSION}, to_char(s.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as place_at
-  from ${SESSION_FROM} where ${WANTED} and (r.reads_all or r.granted is not null) and ($5::timestamptz is null or (s.created_at, s.id) < ($5, $6::uuid))
-  order by s.created_at desc, s.id desc limit $7`);
+  select /* list-sessions.list */
+    ${SESSION},
+    to_char(s.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as place_at
+  from ${SESSION_FROM}
+  where ${WANTED}
+    and (r.reads_all or r.granted is not null)
+    and ($5::timestamptz is null or (s.created_at, s.id) < ($5, $6::uuid))
+  order by s.created_at desc, s.id desc
+  limit $7`);
 
 const valuesOf = ({ projectId, actorId, agent, status }: SessionFilters): unknown[] => [
   projectId,
@@ -59,9 +88,14 @@ export async function listHandoffSessions(
 const MAX_COUNTED = 10_000;
 
 const COUNT = statement(`
-  select /* list-sessions.count */ count(*)::int as n from (
-    select from boxcar.handoff_sessions s join boxcar.boxes b on b.id = s.tape_box_id join boxcar.projects p on p.id = s.project_id
-    where ${WANTED} and (${readsAll('$3')} or ${grantOf('read')} is not null) limit ${MAX_COUNTED}) x`);
+  select /* list-sessions.count */ count(*)::int as n
+  from (
+    select from boxcar.handoff_sessions s
+    join boxcar.boxes b on b.id = s.tape_box_id
+    join boxcar.projects p on p.id = s.project_id
+    where ${WANTED} and (${readsAll('$3')} or ${grantOf('read')} is not null)
+    limit ${MAX_COUNTED}
+  ) x`);
 
 /** Counted up to 10,000. */
 export async function countHandoffSessions(db: Queryable, filters: SessionFilters): Promise<number> {

@@ -49,11 +49,17 @@ export interface SessionPackage extends pg.QueryResultRow {
   readonly now: Date;
 }
 
-const PACKAGE = `h.id as handoff_id, h.phase, h.source_agent, h.target_agent, h.session_request, h.session_head, h.session_id, s.session_key, s.tape_box_id, h.serving_agent_id as holder_id,
-    h.turn_id is not null or h.joined_to is not null as is_served, (select c.content->'data' from boxcar.cards c where c.id = h.context_card_id) as context, h.created_at,
-    coalesce((select a.name = h.target_agent from boxcar.agents a where a.id = $2), false) as is_target,
-    exists (select from boxcar.projects p where p.id = $1 and p.operator_agent_id = $2) as is_operator, h.source_agent_id = $2 as is_source, statement_timestamp() as now
-  from boxcar.handoffs h left join boxcar.handoff_sessions s on s.id = h.session_id`;
+const PACKAGE = `
+  h.id as handoff_id, h.phase, h.source_agent, h.target_agent, h.session_request, h.session_head, h.session_id,
+  s.session_key, s.tape_box_id, h.serving_agent_id as holder_id,
+  h.turn_id is not null or h.joined_to is not null as is_served,
+  (select c.content->'data' from boxcar.cards c where c.id = h.context_card_id) as context,
+  h.created_at,
+  coalesce((select a.name = h.target_agent from boxcar.agents a where a.id = $2), false) as is_target,
+  exists (select from boxcar.projects p where p.id = $1 and p.operator_agent_id = $2) as is_operator,
+  h.source_agent_id = $2 as is_source, statement_timestamp() as now
+  from boxcar.handoffs h
+  left join boxcar.handoff_sessions s on s.id = h.session_id`;
 
 const FIND = statement(
   `select /* packages.find */ ${PACKAGE} where h.project_id = $1 and h.id = $3 and h.session_request is not null`,
@@ -67,9 +73,15 @@ export async function findSessionPackage(
   return (await run<SessionPackage>(db, FIND, [projectId, actorId, handoffId]))[0];
 }
 
-const NEWEST = statement(
-  `select /* packages.newest */ ${PACKAGE} where h.project_id = $1 and s.project_id = $1 and s.session_key = $3 and h.target_agent = $4 and h.session_head is not null order by h.created_at desc, h.id desc limit 1`,
-);
+const NEWEST = statement(`
+  select /* packages.newest */ ${PACKAGE}
+  where h.project_id = $1
+    and s.project_id = $1
+    and s.session_key = $3
+    and h.target_agent = $4
+    and h.session_head is not null
+  order by h.created_at desc, h.id desc
+  limit 1`);
 
 /** The newest handoff of a session to a target. */
 export async function findNewestPackage(
@@ -85,16 +97,37 @@ const LOCK = statement(
 );
 const HOLD = statement('update /* packages.hold */ boxcar.handoffs set serving_agent_id = $2 where id = $1');
 const RESULT = statement(`
-  with /* packages.result */ cards as (insert into ${CARD_TARGET} select ${CARD_VALUES} from json_to_record($2) as x(${CARD_COLUMNS}) returning id)
-  update boxcar.handoffs h set result_card_id = c.id from cards c where h.id = $1`);
+  with /* packages.result */
+  cards as (
+    insert into ${CARD_TARGET}
+    select ${CARD_VALUES}
+    from json_to_record($2) as x(${CARD_COLUMNS})
+    returning id
+  )
+  update boxcar.handoffs h
+  set result_card_id = c.id
+  from cards c
+  where h.id = $1`);
 
 // Deletes the right that the agent got when it fetched the package. A right that another agent has given stays. The right also stays while
 // another handoff of the session, which has not been canceled, lets the agent append.
 const END_APPENDING = statement(`
-  delete /* packages.end_appending */ from boxcar.grants g where g.box_id = $1 and g.agent_id = $2 and g.mode = 'append' and g.source = $2::text
-    and not exists (select from boxcar.handoff_sessions s join boxcar.handoffs o on o.session_id = s.id left join boxcar.turns t on t.id = o.turn_id
-      where s.tape_box_id = $1 and o.id <> $3 and o.session_request = 'collaboration' and o.session_head is not null and o.phase not in ('canceled', 'rejected', 'failed')
-        and coalesce(t.agent_id, o.serving_agent_id) = $2)`);
+  delete /* packages.end_appending */ from boxcar.grants g
+  where g.box_id = $1
+    and g.agent_id = $2
+    and g.mode = 'append'
+    and g.source = $2::text
+    and not exists (
+      select from boxcar.handoff_sessions s
+      join boxcar.handoffs o on o.session_id = s.id
+      left join boxcar.turns t on t.id = o.turn_id
+      where s.tape_box_id = $1
+        and o.id <> $3
+        and o.session_request = 'collaboration'
+        and o.session_head is not null
+        and o.phase not in ('canceled', 'rejected', 'failed')
+        and coalesce(t.agent_id, o.serving_agent_id) = $2
+    )`);
 
 /** A change of a package. */
 export interface PackageMove {

@@ -25,9 +25,19 @@ interface PlaceRow extends pg.QueryResultRow {
 }
 
 const PLACES = statement(`
-  select /* read-session.places */ e.sequence_number, e.type, e.position from boxcar.handoff_sessions s cross join ${LINE_OF_SESSION} cross join lateral (
-    select o.* from boxcar.handoff_session_entries o where o.session_id = l.id and o.sequence_number > $2 and o.sequence_number <= $3 order by o.sequence_number limit $4) e
-  where s.id = $1 order by e.sequence_number limit $4`);
+  select /* read-session.places */ e.sequence_number, e.type, e.position
+  from boxcar.handoff_sessions s
+  cross join ${LINE_OF_SESSION}
+  cross join lateral (
+    select o.*
+    from boxcar.handoff_session_entries o
+    where o.session_id = l.id and o.sequence_number > $2 and o.sequence_number <= $3
+    order by o.sequence_number
+    limit $4
+  ) e
+  where s.id = $1
+  order by e.sequence_number
+  limit $4`);
 
 /** A card of an entry contains its text, or both text and metadata of the client. */
 function wordsOf({ card }: TapeEntryRow): Pick<ContextEntry, 'content' | 'metadata'> {
@@ -86,13 +96,28 @@ export interface SessionEdges {
  */
 const SHOWN = 101;
 
-const edge = (type: ContextType, order: 'asc' | 'desc', words: string): string => `(
-    select ${words} from ${LINE_OF_SESSION} cross join lateral (
-        select o.* from boxcar.handoff_session_entries o where o.session_id = l.id and o.type = '${type}' and o.sequence_number <= $2 order by o.sequence_number ${order} limit 1) e
-      cross join lateral (select q.tape_box_id from boxcar.handoff_sessions q where q.id = e.session_id offset 0) q
-      cross join lateral (select t.card_id from boxcar.tape_entries t where t.box_id = q.tape_box_id and t.position = e.position offset 0) t
-      cross join lateral (select c.content from boxcar.cards c where c.id = t.card_id offset 0) c
-    order by e.sequence_number ${order} limit 1)`;
+const edge = (type: ContextType, order: 'asc' | 'desc', words: string): string => `
+  (
+    select ${words}
+    from ${LINE_OF_SESSION}
+    cross join lateral (
+      select o.*
+      from boxcar.handoff_session_entries o
+      where o.session_id = l.id and o.type = '${type}' and o.sequence_number <= $2
+      order by o.sequence_number ${order}
+      limit 1
+    ) e
+    cross join lateral (select q.tape_box_id from boxcar.handoff_sessions q where q.id = e.session_id offset 0) q
+    cross join lateral (
+      select t.card_id
+      from boxcar.tape_entries t
+      where t.box_id = q.tape_box_id and t.position = e.position
+      offset 0
+    ) t
+    cross join lateral (select c.content from boxcar.cards c where c.id = t.card_id offset 0) c
+    order by e.sequence_number ${order}
+    limit 1
+  )`;
 const TEXT = `left(coalesce(c.content->>'text', c.content->'data'->>'content'), ${SHOWN})`;
 
 /** How many of the newest files and tools are examined. `TOLD` limits the number of different names in the result. */
@@ -102,23 +127,52 @@ const SMALL = 65_536;
 const TOLD = 10;
 
 /** SQL of the names in the metadata of the newest entries of a type, in order. Null without names. */
-const namesOf = (type: ContextType, name: string): string => `(
-    select array_agg(x.name order by x.name) from (
-      select distinct ${name} as name from ${LINE_OF_SESSION} cross join lateral (
-          select o.* from boxcar.handoff_session_entries o where o.session_id = l.id and o.type = '${type}' and o.sequence_number <= $2 order by o.sequence_number desc limit ${NAMED}) e
-        cross join lateral (select q.tape_box_id from boxcar.handoff_sessions q where q.id = e.session_id offset 0) q
-        cross join lateral (select t.card_id from boxcar.tape_entries t where t.box_id = q.tape_box_id and t.position = e.position offset 0) t
-        cross join lateral (select case when pg_column_size(c.content) < ${SMALL} then c.content->'data'->'metadata' end as m from boxcar.cards c where c.id = t.card_id offset 0) c
-      order by 1 limit ${TOLD}) x where x.name <> '')`;
-const FILE_TYPE =
-  "substring(left(coalesce(c.m->>'file_path', c.m->>'path', c.m->>'filename', c.m->>'name'), 1000) from '[^/\\\\](\\.[A-Za-z0-9]{1,10})$')";
+const namesOf = (type: ContextType, name: string): string => `
+  (
+    select array_agg(x.name order by x.name)
+    from (
+      select distinct ${name} as name
+      from ${LINE_OF_SESSION}
+      cross join lateral (
+        select o.*
+        from boxcar.handoff_session_entries o
+        where o.session_id = l.id and o.type = '${type}' and o.sequence_number <= $2
+        order by o.sequence_number desc
+        limit ${NAMED}
+      ) e
+      cross join lateral (select q.tape_box_id from boxcar.handoff_sessions q where q.id = e.session_id offset 0) q
+      cross join lateral (
+        select t.card_id
+        from boxcar.tape_entries t
+        where t.box_id = q.tape_box_id and t.position = e.position
+        offset 0
+      ) t
+      cross join lateral (
+        select case when pg_column_size(c.content) < ${SMALL} then c.content->'data'->'metadata' end as m
+        from boxcar.cards c
+        where c.id = t.card_id
+        offset 0
+      ) c
+      order by 1
+      limit ${TOLD}
+    ) x
+    where x.name <> ''
+  )`;
+const FILE_TYPE = `
+  substring(
+    left(coalesce(c.m->>'file_path', c.m->>'path', c.m->>'filename', c.m->>'name'), 1000)
+    from '[^/\\\\](\\.[A-Za-z0-9]{1,10})$'
+  )`;
 const TOOL = "left(coalesce(c.m->>'tool_name', c.m->>'tool', c.m->>'name'), 64)";
 
 const EDGES = statement(`
-  select /* read-session.edges */ ${edge('message', 'asc', TEXT)} as first_message, ${edge('message', 'desc', TEXT)} as last_message,
+  select /* read-session.edges */
+    ${edge('message', 'asc', TEXT)} as first_message,
+    ${edge('message', 'desc', TEXT)} as last_message,
     ${edge('system', 'desc', "left(c.content->'data'->'metadata'->>'action', 100)")} as last_action,
     ${namesOf('file', FILE_TYPE)} as file_types, ${namesOf('tool_call', TOOL)} as tools
-  from boxcar.handoff_sessions s where s.id = $1`);
+  from boxcar.handoff_sessions s
+  where s.id = $1`);
 
 interface EdgesRow extends pg.QueryResultRow {
   readonly first_message: string | null;
@@ -158,20 +212,34 @@ export interface SessionStretch {
   readonly firstSequence: number | null;
 }
 
-// Reads the newest entries until the budget is spent, and at most $4 of them.
+// Reads the newest entries until the budget is spent, and at most $4 of them. Takes no locks: entries up to $2 never change.
 const RECENT = statement(`
   select /* read-session.recent */ b.id as box_id, b.last_anchor_position, b.head_position, p.name as workspace,
     w.from_position, w.from_sequence
-  from boxcar.handoff_sessions s join boxcar.boxes b on b.id = s.tape_box_id join boxcar.projects p on p.id = s.project_id
-    cross join lateral (select min(w.position) as from_position, min(w.sequence_number) as from_sequence from (
+  from boxcar.handoff_sessions s
+  join boxcar.boxes b on b.id = s.tape_box_id
+  join boxcar.projects p on p.id = s.project_id
+  cross join lateral (
+    select min(w.position) as from_position, min(w.sequence_number) as from_sequence
+    from (
       select n.position, n.sequence_number, sum(t.tokens) over (order by n.position desc) as total
       from (
-        select e.position, e.sequence_number from ${LINE_OF_SESSION} cross join lateral (
-            select o.position, o.sequence_number from boxcar.handoff_session_entries o where o.session_id = l.id and o.sequence_number <= $2 and (o.position > b.last_anchor_position or $5)
-            order by o.sequence_number desc limit $4) e
-        order by e.position desc limit $4) n
-        cross join lateral ${entriesOf('b', { from: 'n.position', to: 'n.position' })} t) w
-    where w.total <= coalesce($3, w.total)) w
+        select e.position, e.sequence_number
+        from ${LINE_OF_SESSION}
+        cross join lateral (
+          select o.position, o.sequence_number
+          from boxcar.handoff_session_entries o
+          where o.session_id = l.id and o.sequence_number <= $2 and (o.position > b.last_anchor_position or $5)
+          order by o.sequence_number desc
+          limit $4
+        ) e
+        order by e.position desc
+        limit $4
+      ) n
+      cross join lateral ${entriesOf('b', { from: 'n.position', to: 'n.position' })} t
+    ) w
+    where w.total <= coalesce($3, w.total)
+  ) w
   where s.id = $1`);
 
 interface RecentRow extends pg.QueryResultRow {

@@ -82,38 +82,75 @@ const KNOWN = statement(
 const COUNTS = ['message', 'file', 'tool_call', 'system'] as const satisfies readonly ContextType[];
 const countsOf = (text: (type: ContextType) => string): string => COUNTS.map(text).join(', ');
 
-// The numbers continue from the locked row. A repeated append finds its entries.
+// The caller has locked the session, and then its tape for the append. The numbers continue from the locked row. A repeated append finds
+// its entries and writes nothing.
 const RECORD = statement(`
-  with /* write-session.record */ x as materialized (select * from json_to_recordset($2::json) as x(n int, type text)),
-  added as (select count(*)::int as n, ${countsOf((type) => `count(*) filter (where x.type = '${type}')::int as ${type}`)} from x),
+  with /* write-session.record */
+  x as materialized (select * from json_to_recordset($2::json) as x(n int, type text)),
+  added as (
+    select count(*)::int as n, ${countsOf((type) => `count(*) filter (where x.type = '${type}')::int as ${type}`)}
+    from x
+  ),
   moved as (
-    update boxcar.handoff_sessions s set ${countsOf((type) => `${type}_count = s.${type}_count + a.${type}`)}, last_write_at = greatest(s.last_write_at, statement_timestamp()),
-      status = coalesce($4, s.status), ended_at = case when $4 is not null then statement_timestamp() end, frozen_head = case when $4 = 'completed' then $3 + a.n - 1 end,
+    update boxcar.handoff_sessions s
+    set ${countsOf((type) => `${type}_count = s.${type}_count + a.${type}`)},
+      last_write_at = greatest(s.last_write_at, statement_timestamp()),
+      status = coalesce($4, s.status),
+      ended_at = case when $4 is not null then statement_timestamp() end,
+      frozen_head = case when $4 = 'completed' then $3 + a.n - 1 end,
       agent_to = coalesce($5, s.agent_to)
-    from added a where s.id = $1 and not exists (select from boxcar.handoff_session_entries e where e.session_id = $1 and e.position between $3 and $3 + a.n - 1)
+    from added a
+    where s.id = $1
+      and not exists (
+        select from boxcar.handoff_session_entries e
+        where e.session_id = $1 and e.position between $3 and $3 + a.n - 1
+      )
     returning s.id, ${countsOf((type) => `s.${type}_count - a.${type} as ${type}`)}
   ),
   numbered as (
-    select m.id, x.n, x.type, ${countsOf((type) => `m.${type} + (count(*) filter (where x.type = '${type}') over w)::int as ${type}`)}
-    from moved m cross join x where x.type is not null window w as (order by x.n)
+    select
+      m.id, x.n, x.type,
+      ${countsOf((type) => `m.${type} + (count(*) filter (where x.type = '${type}') over w)::int as ${type}`)}
+    from moved m
+    cross join x
+    where x.type is not null
+    window w as (order by x.n)
   )
-  insert into boxcar.handoff_session_entries (session_id, sequence_number, position, type, ${countsOf((type) => `${type}_count`)})
-  select n.id, ${COUNTS.map((type) => `n.${type}`).join(' + ')}, $3 + n.n - 1, n.type, ${countsOf((type) => `n.${type}`)} from numbered n`);
+  insert into boxcar.handoff_session_entries (
+    session_id, sequence_number, position, type, ${countsOf((type) => `${type}_count`)}
+  )
+  select
+    n.id,
+    ${COUNTS.map((type) => `n.${type}`).join(' + ')},
+    $3 + n.n - 1, n.type, ${countsOf((type) => `n.${type}`)}
+  from numbered n`);
 
 // An unlimited right that has not ended stays, and keeps its source.
 const GRANT = statement(`
   insert /* write-session.grant */ into boxcar.grants as g (project_id, agent_id, box_id, mode, upto_position, source)
-  select $1, a.id, $3, m.mode, $5::int, $6 from unnest($2::uuid[]) as a(id) cross join unnest($4::text[]) as m(mode) order by a.id, m.mode
-  on conflict (agent_id, box_id, mode) do update set expires_at = null, source = case when g.upto_position is null and g.expires_at is null then g.source else excluded.source end,
-    upto_position = case when excluded.upto_position is null or (g.upto_position is null and g.expires_at is null) then null else excluded.upto_position end`);
+  select $1, a.id, $3, m.mode, $5::int, $6
+  from unnest($2::uuid[]) as a(id)
+  cross join unnest($4::text[]) as m(mode)
+  order by a.id, m.mode
+  on conflict (agent_id, box_id, mode) do update
+    set
+      expires_at = null,
+      source = case when g.upto_position is null and g.expires_at is null then g.source else excluded.source end,
+      upto_position = case
+        when excluded.upto_position is null or (g.upto_position is null and g.expires_at is null) then null
+        else excluded.upto_position
+      end`);
 
 const MARK = statement(
   'update /* write-session.mark */ boxcar.handoffs set session_head = $2 where id = any ($1::uuid[])',
 );
 
 const WRITTEN = statement(`
-  select /* write-session.written */ e.sequence_number, e.type, t.created_at from boxcar.handoff_session_entries e join boxcar.tape_entries t on t.box_id = $2 and t.position = e.position
-  where e.session_id = $1 and e.position between $3 and $3 + $4::int - 1 order by e.position`);
+  select /* write-session.written */ e.sequence_number, e.type, t.created_at
+  from boxcar.handoff_session_entries e
+  join boxcar.tape_entries t on t.box_id = $2 and t.position = e.position
+  where e.session_id = $1 and e.position between $3 and $3 + $4::int - 1
+  order by e.position`);
 
 interface WrittenRow extends pg.QueryResultRow {
   readonly sequence_number: number;
@@ -235,49 +272,93 @@ export type RegisterResult =
   | { readonly outcome: 'parent_not_completed'; readonly status: SessionStatus }
   | Exclude<SessionWriteResult, Written>;
 
-const MADE = `made as (
-    insert into boxcar.handoff_sessions (id, project_id, session_key, tape_box_id, maker_agent_id, agent_from, retention_policy, message_count, file_count, tool_call_count, system_count, continues, line_sessions)
-    select $1, $2, $3, $4, $5, $6, $7,`;
-const TAPE_COLUMNS =
-  'id, project_id, kind, owner_agent_id, maker_agent_id, tape_name, incarnation, head_position, last_anchor_position, view_position, anchor_count';
+/** The part that writes the session. `values`: its counts, the session that it continues, and the line of sessions before it. */
+const madeOf = (values: string): string => `
+  made as (
+    insert into boxcar.handoff_sessions (
+      id, project_id, session_key, tape_box_id, maker_agent_id, agent_from, retention_policy, message_count,
+      file_count, tool_call_count, system_count, continues, line_sessions
+    )
+    select $1, $2, $3, $4, $5, $6, $7, ${values}
+    on conflict (project_id, session_key) do nothing
+    returning id
+  )`;
+const TAPE_COLUMNS = `
+  id, project_id, kind, owner_agent_id, maker_agent_id, tape_name, incarnation, head_position, last_anchor_position,
+  view_position, anchor_count`;
 const INCARNATION =
   'coalesce((select max(o.incarnation) from boxcar.boxes o where o.project_id = $2 and o.tape_name = $8), 0) + 1';
 
 const REGISTER = statement(`
-  with /* write-session.register */ ${MADE} 0, 0, 0, 0, null, '{}'
-    on conflict (project_id, session_key) do nothing returning id
-  ),
+  with /* write-session.register */
+  ${madeOf("0, 0, 0, 0, null, '{}'")},
   tape as (
-    insert into boxcar.boxes (${TAPE_COLUMNS}) select $4, $2, 'tape', $5, $5, $8, ${INCARNATION}, 2, 1, 1, 1 from made returning id
+    insert into boxcar.boxes (${TAPE_COLUMNS})
+    select $4, $2, 'tape', $5, $5, $8, ${INCARNATION}, 2, 1, 1, 1
+    from made
+    returning id
   ),
   begun as (
     insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, payload, anchor_name, author_id)
-    select t.id, e.position, e.kind, case e.position when 1 then c.id end, case e.position when 1 then c.token_estimate else 0 end, e.payload::json, e.anchor_name, $5::text
-    from tape t join boxcar.projects p on p.id = $2 join boxcar.cards c on c.id = p.bootstrap_card_id cross join ${bootstrapEntries()}
+    select
+      t.id, e.position, e.kind,
+      case e.position when 1 then c.id end,
+      case e.position when 1 then c.token_estimate else 0 end,
+      e.payload::json, e.anchor_name, $5::text
+    from tape t
+    join boxcar.projects p on p.id = $2
+    join boxcar.cards c on c.id = p.bootstrap_card_id
+    cross join ${bootstrapEntries()}
   )
-  select id from made`);
+  select id
+  from made`);
 
-// A fork of the tape of session $9 at its frozen head. Anchors that were written after that head do not count.
+// A fork of the tape of session $9 at its frozen head. Anchors that were written after that head do not count. Takes no locks: the head of
+// a completed session never changes. Of two sessions with one key, the index of keys lets the second make nothing.
 const CONTINUE = statement(`
-  with /* write-session.continue */ f as materialized (select * from boxcar.handoff_sessions where id = $9 and project_id = $2 and frozen_head is not null),
+  with /* write-session.continue */
+  f as materialized (
+    select *
+    from boxcar.handoff_sessions
+    where id = $9 and project_id = $2 and frozen_head is not null
+  ),
   p as materialized (
-    select b.*, f.frozen_head as at, case when b.last_anchor_position <= f.frozen_head then b.last_anchor_position else a.last end as last,
+    select
+      b.*, f.frozen_head as at,
+      case when b.last_anchor_position <= f.frozen_head then b.last_anchor_position else a.last end as last,
       case when b.last_anchor_position <= f.frozen_head then coalesce(b.anchor_count, 1) else a.n end as anchors
-    from f join boxcar.boxes b on b.id = f.tape_box_id cross join lateral (
-      select coalesce(max(e.position), 0) as last, count(*)::int as n from ${entriesOf('b', { from: '1', to: 'f.frozen_head', where: "o.kind = 'anchor'" })} e where b.last_anchor_position > f.frozen_head) a
+    from f
+    join boxcar.boxes b on b.id = f.tape_box_id
+    cross join lateral (
+      select coalesce(max(e.position), 0) as last, count(*)::int as n
+      from ${entriesOf('b', { from: '1', to: 'f.frozen_head', where: "o.kind = 'anchor'" })} e
+      where b.last_anchor_position > f.frozen_head
+    ) a
   ),
   ${LINE},
-  ${MADE} f.message_count, f.file_count, f.tool_call_count, f.system_count, f.id, array_append(f.line_sessions, f.id) from f
-    on conflict (project_id, session_key) do nothing returning id
-  ),
+  ${madeOf(`
+    f.message_count, f.file_count, f.tool_call_count, f.system_count, f.id, array_append(f.line_sessions, f.id)
+    from f`)},
   tape as (
-    insert into boxcar.boxes (${TAPE_COLUMNS}, view_anchor_position, parent_box_id, fork_position, line_boxes, line_ends)
-    select $4, $2, 'tape', $5, $5, $8, ${INCARNATION}, p.at, p.last,
-      case when p.view_position <= p.at and coalesce(p.view_anchor_position, p.last_anchor_position) <= p.at then p.view_position else ${viewStartAt('p.id', 'p.last')} end,
-      p.anchors, case when p.view_anchor_position <= p.at then p.view_anchor_position end, p.id, p.at, line.boxes, line.ends
-    from made cross join p cross join line
+    insert into boxcar.boxes (
+      ${TAPE_COLUMNS}, view_anchor_position, parent_box_id, fork_position, line_boxes, line_ends
+    )
+    select
+      $4, $2, 'tape', $5, $5, $8, ${INCARNATION}, p.at, p.last,
+      case
+        when p.view_position <= p.at and coalesce(p.view_anchor_position, p.last_anchor_position) <= p.at
+          then p.view_position
+        else ${viewStartAt('p.id', 'p.last')}
+      end,
+      p.anchors,
+      case when p.view_anchor_position <= p.at then p.view_anchor_position end,
+      p.id, p.at, line.boxes, line.ends
+    from made
+    cross join p
+    cross join line
   )
-  select id from made`);
+  select id
+  from made`);
 
 const isTapeTaken = (error: unknown): boolean =>
   error instanceof Error &&

@@ -49,16 +49,40 @@ export interface ChainRow extends pg.QueryResultRow {
   readonly steps: readonly ChainStep[];
 }
 
-// Only a failed call has an error; the results of other calls may be large, so they are not read.
+// Only a failed call has an error; the results of other calls may be large, so they are not read. Takes no locks: only the turn of the
+// chain makes its steps, and the process that holds this turn reads them.
 const loadBy = (label: string, where: string): string => `
-  select /* chains.${label} */ c.id as handoff_id, c.project_id, c.source_agent, c.run_id, (select ${PHASE} from boxcar.handoffs h ${ON_TURN} where h.id = c.id) as phase,
-    (select json_agg(json_build_object('target_agent', e.hop->>'target_agent', 'has_compensation', e.hop->'compensate' is not null) order by e.n)
-      from boxcar.cards d cross join json_array_elements(d.content->'data'->'hops') with ordinality as e(hop, n) where d.id = c.payload_card_id) as hops,
-    coalesce((select json_agg(json_build_object('arguments', k.arguments, 'status', k.status, 'error', case when k.status <> 'success' then r.content->'error' end) order by k.step, k.ordinal)
-      from boxcar.tool_calls k left join boxcar.cards r on r.id = k.result_card_id where k.turn_id = c.turn_id), '[]') as moves,
-    coalesce((select json_agg(json_build_object('handoff_id', h.id, 'hop', h.hop, 'mode', h.mode, 'target_agent', h.target_agent, 'phase', ${PHASE}, 'error', coalesce(h.error, t.error)) order by h.created_at, h.id)
-      from boxcar.handoffs h ${ON_TURN} where h.parent_handoff_id = c.id and h.hop is not null), '[]') as steps
-  from boxcar.handoffs c where ${where} and c.mode = 'chain'`;
+  select /* chains.${label} */
+    c.id as handoff_id, c.project_id, c.source_agent, c.run_id,
+    (select ${PHASE} from boxcar.handoffs h ${ON_TURN} where h.id = c.id) as phase,
+    (
+      select json_agg(json_build_object(
+        'target_agent', e.hop->>'target_agent', 'has_compensation', e.hop->'compensate' is not null
+      ) order by e.n)
+      from boxcar.cards d
+      cross join json_array_elements(d.content->'data'->'hops') with ordinality as e(hop, n)
+      where d.id = c.payload_card_id
+    ) as hops,
+    coalesce((
+      select json_agg(json_build_object(
+        'arguments', k.arguments, 'status', k.status,
+        'error', case when k.status <> 'success' then r.content->'error' end
+      ) order by k.step, k.ordinal)
+      from boxcar.tool_calls k
+      left join boxcar.cards r on r.id = k.result_card_id
+      where k.turn_id = c.turn_id
+    ), '[]') as moves,
+    coalesce((
+      select json_agg(json_build_object(
+        'handoff_id', h.id, 'hop', h.hop, 'mode', h.mode, 'target_agent', h.target_agent, 'phase', ${PHASE},
+        'error', coalesce(h.error, t.error)
+      ) order by h.created_at, h.id)
+      from boxcar.handoffs h
+      ${ON_TURN}
+      where h.parent_handoff_id = c.id and h.hop is not null
+    ), '[]') as steps
+  from boxcar.handoffs c
+  where ${where} and c.mode = 'chain'`;
 
 const OF_TURN = statement(loadBy('of_turn', 'c.turn_id = $1'));
 
@@ -91,16 +115,25 @@ export interface ChainMatter extends pg.QueryResultRow {
 }
 
 const matterOf = (label: string, where: string): string => `
-  select /* chains.${label} */ c.id as handoff_id, c.source_agent, c.run_id, p.hops is not null as is_whole, p.hops->($2::int - 1) as asked,
-    g.id as given_by, g.result, g.is_erased
-  from boxcar.handoffs c left join boxcar.cards pc on pc.id = c.payload_card_id
-    cross join lateral (select pc.content->'data'->'hops' as hops) p
-    left join lateral (
-      select h.id, case when ${PHASE} = 'completed' then ${CARD_VALUE('d')} end as result, d.id is not null and d.content is null as is_erased
-      from boxcar.handoffs h ${ON_TURN} left join boxcar.cards d on d.id = t.deliverable_card_id
-      where h.parent_handoff_id = c.id and h.mode = 'handoff' and h.hop = coalesce($3, json_array_length(p.hops))
-      order by h.created_at desc, h.id desc limit 1
-    ) g on true
+  select /* chains.${label} */ c.id as handoff_id, c.source_agent, c.run_id, p.hops is not null as is_whole,
+    p.hops->($2::int - 1) as asked, g.id as given_by, g.result, g.is_erased
+  from boxcar.handoffs c
+  left join boxcar.cards pc on pc.id = c.payload_card_id
+  cross join lateral (select pc.content->'data'->'hops' as hops) p
+  left join lateral (
+    select
+      h.id,
+      case when ${PHASE} = 'completed' then ${CARD_VALUE('d')} end as result,
+      d.id is not null and d.content is null as is_erased
+    from boxcar.handoffs h
+    ${ON_TURN}
+    left join boxcar.cards d on d.id = t.deliverable_card_id
+    where h.parent_handoff_id = c.id
+      and h.mode = 'handoff'
+      and h.hop = coalesce($3, json_array_length(p.hops))
+    order by h.created_at desc, h.id desc
+    limit 1
+  ) g on true
   where ${where} and c.mode = 'chain'`;
 
 const MATTER_OF_TURN = statement(matterOf('matter_of_turn', 'c.turn_id = $1'));
@@ -122,13 +155,17 @@ export async function findChainMatter(
 }
 
 const ROLLED_BACK = statement(`
-  with /* chains.rolled_back */ c as (
-    update boxcar.handoffs h set phase = 'rolled_back', event_count = h.event_count + 1
+  with /* chains.rolled_back */
+  c as (
+    update boxcar.handoffs h
+    set phase = 'rolled_back', event_count = h.event_count + 1
     where h.id = $1 and h.mode = 'chain' and h.phase = 'compensation_failed'
     returning h.id, h.event_count as seq
   )
   insert into boxcar.handoff_events (handoff_id, seq, type, data)
-  select c.id, c.seq, 'handoff.rolled_back', jsonb_build_object('phase', 'rolled_back') from c returning handoff_id`);
+  select c.id, c.seq, 'handoff.rolled_back', jsonb_build_object('phase', 'rolled_back')
+  from c
+  returning handoff_id`);
 
 /** Records that a chain whose compensation had failed is rolled back after all. @returns False when it was recorded before. */
 export const markRolledBack = async (db: Queryable, handoffId: HandoffId): Promise<boolean> =>

@@ -12,9 +12,10 @@ import {
   toProfileRow,
 } from '../submit/index.js';
 
-const FIND = statement(
-  `select /* handoff-profile.find */ ${PROFILE_COLUMNS} from boxcar.profiles f where f.project_id = $1 and f.name = $2 and f.version = 0`,
-);
+const FIND = statement(`
+  select /* handoff-profile.find */ ${PROFILE_COLUMNS}
+  from boxcar.profiles f
+  where f.project_id = $1 and f.name = $2 and f.version = 0`);
 
 export async function findHandoffProfile(
   db: Queryable,
@@ -26,7 +27,9 @@ export async function findHandoffProfile(
 }
 
 const INSERT = statement(`
-  insert /* handoff-profile.insert */ into boxcar.profiles (id, project_id, name, version, box_id, card_id, worker_target, max_steps, is_current)
+  insert /* handoff-profile.insert */ into boxcar.profiles (
+    id, project_id, name, version, box_id, card_id, worker_target, max_steps, is_current
+  )
   values ($1, $2, $3, 0, $4, $5, $6, $7, false)`);
 
 /** Locks the name. The box and the card must be written in the same transaction before {@link insertHandoffProfile}. */

@@ -31,33 +31,61 @@ import type pg from 'pg';
 import { type Queryable, run, statement, type Tx } from '../db/index.js';
 
 /** The phase that follows from the end of turn `t`. */
-export const END_PHASE = `case t.status when 'success' then 'completed' when 'partial' then case when t.error is null then 'completed' else 'failed' end
-    when 'timeout' then 'timed_out' when 'canceled' then 'canceled' else case t.error->>'code' when 'chain_failed' then coalesce(t.error->'details'->>'phase', 'failed') else 'failed' end end`;
+export const END_PHASE = `
+  case t.status
+    when 'success' then 'completed'
+    when 'partial' then case when t.error is null then 'completed' else 'failed' end
+    when 'timeout' then 'timed_out'
+    when 'canceled' then 'canceled'
+    else case t.error->>'code'
+      when 'chain_failed' then coalesce(t.error->'details'->>'phase', 'failed')
+      else 'failed'
+    end
+  end`;
 
 /** The phase of handoff `h`, served by turn `t` or by no turn (H1). */
-export const PHASE = `case when h.ended_at is not null or t.id is null then h.phase when t.ended_at is not null then ${END_PHASE}
-    when t.start_position is null then 'pending' when h.asking_since is not null then 'waiting_input' when h.worker_target is not null and t.status <> 'running' then 'queued' else 'in_progress' end`;
+export const PHASE = `
+  case
+    when h.ended_at is not null or t.id is null then h.phase
+    when t.ended_at is not null then ${END_PHASE}
+    when t.start_position is null then 'pending'
+    when h.asking_since is not null then 'waiting_input'
+    when h.worker_target is not null and t.status <> 'running' then 'queued'
+    else 'in_progress'
+  end`;
 
 /** Joins turn `t` to handoff `h` (H3). */
-export const ON_TURN =
-  'left join boxcar.handoffs j on j.id = h.joined_to left join boxcar.turns t on t.id = coalesce(h.turn_id, j.turn_id)';
+export const ON_TURN = `
+  left join boxcar.handoffs j on j.id = h.joined_to
+  left join boxcar.turns t on t.id = coalesce(h.turn_id, j.turn_id)`;
 
 export const CARD_VALUE = (card: string): string =>
   `case ${card}.content->>'kind' when 'text' then to_json(${card}.content->>'text') else ${card}.content->'data' end`;
 
 /** All columns except context, payload and result, each of which may be large. */
-const OUTLINE = `h.id as handoff_id, h.source_agent, h.target_agent, h.platform, ${PHASE} as phase, h.created_at, coalesce(h.ended_at, t.ended_at) as ended_at,
+const OUTLINE = `
+  h.id as handoff_id, h.source_agent, h.target_agent, h.platform, ${PHASE} as phase, h.created_at,
+  coalesce(h.ended_at, t.ended_at) as ended_at,
   (select c.content->>'text' from boxcar.cards c where c.id = h.task_card_id) as task,
-  coalesce(h.error, t.error) as error, h.run_id, h.parent_turn_id, h.tool_call_id, t.run_id as target_run_id, t.id as turn_id, h.ticket_id, h.joined_to,
+  coalesce(h.error, t.error) as error, h.run_id, h.parent_turn_id, h.tool_call_id, t.run_id as target_run_id,
+  t.id as turn_id, h.ticket_id, h.joined_to,
   (select p.run_id from boxcar.turns p where p.id = h.parent_turn_id) as calling_run_id,
-  h.root_handoff_id, h.parent_handoff_id, h.depth, h.mode, h.hop, h.compensates, h.cached_from, h.decision, h.attempts, d.metadata->'handoff'->'loss' as loss, h.context_box_id`;
+  h.root_handoff_id, h.parent_handoff_id, h.depth, h.mode, h.hop, h.compensates, h.cached_from, h.decision,
+  h.attempts, d.metadata->'handoff'->'loss' as loss, h.context_box_id`;
 
-export const HANDOFF = `${OUTLINE},
+export const HANDOFF = `
+  ${OUTLINE},
   (select c.content->'data' from boxcar.cards c where c.id = h.context_card_id) as context,
-  (select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end from boxcar.cards c where c.id = h.payload_card_id) as payload,
+  (
+    select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end
+    from boxcar.cards c
+    where c.id = h.payload_card_id
+  ) as payload,
   ${CARD_VALUE('d')} as result`;
 
-export const FROM = `boxcar.handoffs h ${ON_TURN} left join boxcar.cards d on d.id = coalesce(h.result_card_id, t.deliverable_card_id)`;
+export const FROM = `
+  boxcar.handoffs h ${ON_TURN}
+  left join boxcar.cards d on d.id = coalesce(h.result_card_id, t.deliverable_card_id)`;
 
 interface OutlineRow extends pg.QueryResultRow {
   readonly handoff_id: HandoffId;
@@ -150,9 +178,12 @@ export async function findHandoff(
   return row && toHandoff(row);
 }
 
-const CHAIN = statement(
-  `select /* handoffs.chain */ ${OUTLINE} from ${FROM} where h.root_handoff_id = $1 and h.project_id = $2 order by h.created_at, h.id limit $3`,
-);
+const CHAIN = statement(`
+  select /* handoffs.chain */ ${OUTLINE}
+  from ${FROM}
+  where h.root_handoff_id = $1 and h.project_id = $2
+  order by h.created_at, h.id
+  limit $3`);
 
 /** All handoffs with the same root handoff, the oldest first, without context, payload and result. */
 export const loadChain = async (
@@ -184,14 +215,25 @@ export interface ListedHandoff extends Handoff {
 }
 
 const listOf = (which: string): string => `
-  select /* handoffs.list */ ${HANDOFF}, to_char(h.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as place_at
+  select /* handoffs.list */
+    ${HANDOFF},
+    to_char(h.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as place_at
   from ${FROM}
-  where h.project_id = $1${which} and (h.source_agent = $2 or $2 is null) and (h.target_agent = $3 or $3 is null) and (h.platform = $4 or $4 is null)
+  where h.project_id = $1${which}
+    and (h.source_agent = $2 or $2 is null)
+    and (h.target_agent = $3 or $3 is null)
+    and (h.platform = $4 or $4 is null)
     and ($5::text[] is null or ((h.ended_at is null or h.phase = any ($5)) and ${PHASE} = any ($5)))
-    and ($6::text is null or h.run_id = $6 or t.run_id::text = $6 or h.parent_turn_id in (select p.id from boxcar.turns p where p.run_id::text = $6))
+    and (
+      $6::text is null
+      or h.run_id = $6
+      or t.run_id::text = $6
+      or h.parent_turn_id in (select p.id from boxcar.turns p where p.run_id::text = $6)
+    )
     and ($7::timestamptz is null or (h.created_at, h.id) < ($7, $8::uuid))
     and ($10::uuid is null or h.source_agent_id = $10)
-  order by h.created_at desc, h.id desc limit $9`;
+  order by h.created_at desc, h.id desc
+  limit $9`;
 
 const LIST = statement(listOf(''));
 /** Open handoffs are few compared to ended ones, and have a separate index. */
@@ -226,9 +268,11 @@ export async function listHandoffs(db: Queryable, filters: HandoffFilters): Prom
   return rows.map((row) => ({ ...toHandoff(row), place_at: row.place_at }));
 }
 
-const EVENTS = statement(
-  'select /* handoffs.events */ e.seq, e.type, e.data, e.created_at from boxcar.handoff_events e where e.handoff_id = $1 and e.seq > $2 order by e.seq',
-);
+const EVENTS = statement(`
+  select /* handoffs.events */ e.seq, e.type, e.data, e.created_at
+  from boxcar.handoff_events e
+  where e.handoff_id = $1 and e.seq > $2
+  order by e.seq`);
 
 /** The log of a handoff, in order. */
 export async function loadHandoffEvents(
@@ -256,9 +300,13 @@ export interface WaitedHandoff extends pg.QueryResultRow {
   readonly has_ended: boolean;
 }
 
-const WAITED = statement(
-  `select /* handoffs.waited */ h.id as handoff_id, t.id as turn_id, h.ended_at is not null or t.ended_at is not null as has_ended from boxcar.handoffs h ${ON_TURN} where h.id = any ($1::uuid[])`,
-);
+const WAITED = statement(`
+  select /* handoffs.waited */
+    h.id as handoff_id, t.id as turn_id,
+    h.ended_at is not null or t.ended_at is not null as has_ended
+  from boxcar.handoffs h
+  ${ON_TURN}
+  where h.id = any ($1::uuid[])`);
 
 /** The given handoffs that exist. */
 export const findWaitedHandoffs = (
@@ -280,25 +328,53 @@ export interface HandoffPlace extends pg.QueryResultRow {
   }[];
 }
 
-// A turn that was started by the end of a handoff is below the turn that has served that handoff, and serves no handoff above it.
+// A turn that was started by the end of a handoff is below the turn that has served that handoff, and serves no handoff above it. Takes no
+// locks: a handoff never gets another parent.
 const PLACE = statement(`
-  with recursive /* handoffs.place */ woken as (
-    select min(u.n) as n from unnest($3::uuid[]) with ordinality as u(id, n) join boxcar.turns t on t.id = u.id where t.is_woken
+  with recursive /* handoffs.place */
+  woken as (
+    select min(u.n) as n
+    from unnest($3::uuid[]) with ordinality as u(id, n)
+    join boxcar.turns t on t.id = u.id
+    where t.is_woken
   ),
   start as (
-    (select h.id, 0 as n from boxcar.handoffs h where h.id = $2 and h.project_id = $1)
+    (
+      select h.id, 0 as n
+      from boxcar.handoffs h
+      where h.id = $2 and h.project_id = $1
+    )
     union all
-    (select h.id, u.n::int from unnest($3::uuid[]) with ordinality as u(id, n) join boxcar.handoffs h on h.turn_id = u.id cross join woken
-      where $2::uuid is null and (woken.n is null or u.n <= woken.n) order by u.n limit 1)
+    (
+      select h.id, u.n::int
+      from unnest($3::uuid[]) with ordinality as u(id, n)
+      join boxcar.handoffs h on h.turn_id = u.id
+      cross join woken
+      where $2::uuid is null and (woken.n is null or u.n <= woken.n)
+      order by u.n
+      limit 1
+    )
   ),
   up as (
-    select h.*, 1 as n from boxcar.handoffs h join start on start.id = h.id
+    select h.*, 1 as n
+    from boxcar.handoffs h
+    join start on start.id = h.id
     union all
-    select h.*, up.n + 1 from up join boxcar.handoffs h on h.id = up.parent_handoff_id where up.n < 1000
+    select h.*, up.n + 1
+    from up
+    join boxcar.handoffs h on h.id = up.parent_handoff_id
+    where up.n < 1000
   )
-  select f.id as handoff_id, f.root_handoff_id, f.depth,
-    (select json_agg(json_build_object('handoff_id', up.id, 'source_agent', up.source_agent, 'target_agent', up.target_agent, 'platform', up.platform) order by up.n) from up) as chain
-  from up f where f.n = 1`);
+  select
+    f.id as handoff_id, f.root_handoff_id, f.depth,
+    (
+      select json_agg(json_build_object(
+        'handoff_id', up.id, 'source_agent', up.source_agent, 'target_agent', up.target_agent, 'platform', up.platform
+      ) order by up.n)
+      from up
+    ) as chain
+  from up f
+  where f.n = 1`);
 
 /**
  * The parent of a new handoff: the named handoff, or the nearest handoff that a turn of the chain serves.
@@ -331,9 +407,10 @@ export interface KeyedHandoff extends pg.QueryResultRow {
   readonly request_hash: string;
 }
 
-const KEYED = statement(
-  'select /* handoffs.keyed */ h.id as handoff_id, h.request_hash from boxcar.handoffs h where h.project_id = $1 and h.idempotency_key = $2',
-);
+const KEYED = statement(`
+  select /* handoffs.keyed */ h.id as handoff_id, h.request_hash
+  from boxcar.handoffs h
+  where h.project_id = $1 and h.idempotency_key = $2`);
 
 export const findKeyedHandoff = async (
   db: Queryable,
@@ -365,14 +442,24 @@ export interface ServedHandoff extends pg.QueryResultRow {
 }
 
 const SERVED = statement(`
-  select /* handoffs.served */ h.id as handoff_id, h.turn_id, h.project_id, h.source_agent, h.target_agent, h.platform, h.attempts, h.is_attempt_open, h.remote_task, h.retry,
+  select /* handoffs.served */
+    h.id as handoff_id, h.turn_id, h.project_id, h.source_agent, h.target_agent, h.platform, h.attempts,
+    h.is_attempt_open, h.remote_task, h.retry,
     (select c.content->>'text' from boxcar.cards c where c.id = h.task_card_id) as task,
     (select c.content->'data' from boxcar.cards c where c.id = h.context_card_id) as context,
-    (select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end from boxcar.cards c where c.id = h.payload_card_id) as payload,
+    (
+      select case when c.metadata->>'wrapped' = 'true' then c.content->'data'->'payload' else c.content->'data' end
+      from boxcar.cards c
+      where c.id = h.payload_card_id
+    ) as payload,
     coalesce(h.run_id, (select p.run_id::text from boxcar.turns p where p.id = h.parent_turn_id)) as parent_run_id,
     array_remove(array[h.task_card_id, h.context_card_id, h.payload_card_id], null) as card_ids,
-    exists (select from boxcar.cards c where c.id in (h.task_card_id, h.context_card_id, h.payload_card_id) and c.content is null) as is_erased
-  from boxcar.handoffs h where h.turn_id = $1`);
+    exists (
+      select from boxcar.cards c
+      where c.id in (h.task_card_id, h.context_card_id, h.payload_card_id) and c.content is null
+    ) as is_erased
+  from boxcar.handoffs h
+  where h.turn_id = $1`);
 
 /** The handoff that a turn serves; undefined when it serves none. */
 export const findServedHandoff = async (db: Queryable, turnId: TurnId): Promise<ServedHandoff | undefined> =>

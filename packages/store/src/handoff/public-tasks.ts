@@ -52,15 +52,34 @@ export interface TaskRow extends HandoffRow {
 }
 
 /** Joins `q`, the oldest open question of task `h` (P2). */
-export const TASK_FROM = `${HANDOFFS} left join lateral (
-    select m.handoff_id, m.seq, m.card_id, m.created_at from boxcar.handoffs b join boxcar.handoff_messages m on m.handoff_id = b.id left join boxcar.turns bt on bt.id = b.turn_id
-    where b.root_handoff_id = h.id and b.asking_since is not null and b.ended_at is null and bt.ended_at is null and m.replies_to is null and m.closed_at is null and m.expires_at > now()
-    order by m.created_at, m.handoff_id, m.seq limit 1) q on h.ended_at is null and t.ended_at is null`;
+export const TASK_FROM = `
+  ${HANDOFFS}
+  left join lateral (
+    select m.handoff_id, m.seq, m.card_id, m.created_at
+    from boxcar.handoffs b
+    join boxcar.handoff_messages m on m.handoff_id = b.id
+    left join boxcar.turns bt on bt.id = b.turn_id
+    where b.root_handoff_id = h.id
+      and b.asking_since is not null
+      and b.ended_at is null
+      and bt.ended_at is null
+      and m.replies_to is null
+      and m.closed_at is null
+      and m.expires_at > now()
+    order by m.created_at, m.handoff_id, m.seq
+    limit 1
+  ) q on h.ended_at is null and t.ended_at is null`;
 const TASK_PHASE = `case when q.seq is not null then 'waiting_input' else ${PHASE} end`;
-export const TASK = `${HANDOFF}, h.conversation, h.message_id, ${TASK_PHASE} as task_phase,
-  q.handoff_id as asking_id, q.seq as question_seq, (select c.content->>'text' from boxcar.cards c where c.id = q.card_id) as question_text, q.created_at as asked_at`;
-const IS_OURS = `h.project_id = $1 and h.public_agent = $2 and h.source_agent = $3
-    and h.source_agent_id = coalesce($4::uuid, (select p.operator_agent_id from boxcar.projects p where p.id = $1))`;
+export const TASK = `
+  ${HANDOFF}, h.conversation, h.message_id, ${TASK_PHASE} as task_phase, q.handoff_id as asking_id,
+  q.seq as question_seq,
+  (select c.content->>'text' from boxcar.cards c where c.id = q.card_id) as question_text,
+  q.created_at as asked_at`;
+const IS_OURS = `
+  h.project_id = $1
+  and h.public_agent = $2
+  and h.source_agent = $3
+  and h.source_agent_id = coalesce($4::uuid, (select p.operator_agent_id from boxcar.projects p where p.id = $1))`;
 
 export const toTask = (row: TaskRow): PublicTask => ({
   ...toHandoff(row),
@@ -106,8 +125,11 @@ export interface TaskFilters {
   readonly since?: Date | undefined;
 }
 
-const IS_WANTED = `${IS_OURS} and (h.conversation = $5 or $5 is null) and ($6::text[] is null or ${TASK_PHASE} = any ($6))
-    and ($7::timestamptz is null or coalesce(h.ended_at, t.ended_at, h.created_at) >= $7)`;
+const IS_WANTED = `
+  ${IS_OURS}
+  and (h.conversation = $5 or $5 is null)
+  and ($6::text[] is null or ${TASK_PHASE} = any ($6))
+  and ($7::timestamptz is null or coalesce(h.ended_at, t.ended_at, h.created_at) >= $7)`;
 const filterValues = (scope: TaskScope, { conversation, phases, since }: TaskFilters): unknown[] => [
   ...valuesOf(scope),
   conversation ?? null,
@@ -116,9 +138,13 @@ const filterValues = (scope: TaskScope, { conversation, phases, since }: TaskFil
 ];
 
 const LIST = statement(`
-  select /* public-tasks.list */ ${TASK}, to_char(h.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as place_at
-  from ${TASK_FROM} where ${IS_WANTED} and ($8::timestamptz is null or (h.created_at, h.id) < ($8, $9::uuid))
-  order by h.created_at desc, h.id desc limit $10`);
+  select /* public-tasks.list */
+    ${TASK},
+    to_char(h.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as place_at
+  from ${TASK_FROM}
+  where ${IS_WANTED} and ($8::timestamptz is null or (h.created_at, h.id) < ($8, $9::uuid))
+  order by h.created_at desc, h.id desc
+  limit $10`);
 
 /** Tasks of a caller, the newest first. */
 export async function listPublicTasks(
@@ -138,9 +164,9 @@ export async function listPublicTasks(
 /** Tasks of a list are counted up to this number. */
 const MAX_COUNTED_TASKS = 10_000;
 
-const COUNT = statement(
-  `select /* public-tasks.count */ count(*)::int as n from (select from ${TASK_FROM} where ${IS_WANTED} limit ${MAX_COUNTED_TASKS}) x`,
-);
+const COUNT = statement(`
+  select /* public-tasks.count */ count(*)::int as n
+  from (select from ${TASK_FROM} where ${IS_WANTED} limit ${MAX_COUNTED_TASKS}) x`);
 
 export async function countPublicTasks(
   db: Queryable,
@@ -162,9 +188,11 @@ export interface PublicAgent extends pg.QueryResultRow {
 const IS_PUBLIC = `f.is_current and c.content->'data'->>'public' = 'true'`;
 const AGENT = `f.name, f.version, c.content->'data'->>'description' as description, f.tags`;
 
-const FIND_AGENT = statement(
-  `select /* public-tasks.find_agent */ ${AGENT} from boxcar.profiles f join boxcar.cards c on c.id = f.card_id where f.project_id = $1 and f.name = $2 and ${IS_PUBLIC}`,
-);
+const FIND_AGENT = statement(`
+  select /* public-tasks.find_agent */ ${AGENT}
+  from boxcar.profiles f
+  join boxcar.cards c on c.id = f.card_id
+  where f.project_id = $1 and f.name = $2 and ${IS_PUBLIC}`);
 
 /** Undefined: the profile does not exist or is not public. */
 export const findPublicAgent = async (
@@ -173,9 +201,14 @@ export const findPublicAgent = async (
   name: string,
 ): Promise<PublicAgent | undefined> => (await run<PublicAgent>(db, FIND_AGENT, [projectId, name]))[0];
 
-const LIST_AGENTS = statement(
-  `select /* public-tasks.list_agents */ p.name as project, ${AGENT} from boxcar.profiles f join boxcar.cards c on c.id = f.card_id join boxcar.projects p on p.id = f.project_id where ${IS_PUBLIC} order by p.name, f.name limit $1`,
-);
+const LIST_AGENTS = statement(`
+  select /* public-tasks.list_agents */ p.name as project, ${AGENT}
+  from boxcar.profiles f
+  join boxcar.cards c on c.id = f.card_id
+  join boxcar.projects p on p.id = f.project_id
+  where ${IS_PUBLIC}
+  order by p.name, f.name
+  limit $1`);
 
 /** The public agents of all projects. */
 export const listPublicAgents = (

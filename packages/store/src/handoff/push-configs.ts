@@ -33,9 +33,17 @@ const LOCK = statement(
 );
 
 const SET = statement(`
-  insert /* push-configs.set */ into boxcar.push_configs as p (handoff_id, id, url, token, scheme, credentials, version)
-  select $1, $2, $3, $4, $5, $6, $7 where (select count(*) from boxcar.push_configs o where o.handoff_id = $1 and o.id <> $2) < ${MAX_PUSH_CONFIGS}
-  on conflict (handoff_id, id) do update set url = excluded.url, token = excluded.token, scheme = excluded.scheme, credentials = excluded.credentials, version = excluded.version
+  insert /* push-configs.set */ into boxcar.push_configs as p (
+    handoff_id, id, url, token, scheme, credentials, version
+  )
+  select $1, $2, $3, $4, $5, $6, $7
+  where (select count(*) from boxcar.push_configs o where o.handoff_id = $1 and o.id <> $2) < ${MAX_PUSH_CONFIGS}
+  on conflict (handoff_id, id) do update
+    set url = excluded.url,
+      token = excluded.token,
+      scheme = excluded.scheme,
+      credentials = excluded.credentials,
+      version = excluded.version
   returning p.id`);
 
 /** Adds a receiver, or changes its configuration (N2). @returns False when the task has too many receivers. */
@@ -47,9 +55,11 @@ export function setPushConfig(pool: pg.Pool, handoffId: HandoffId, config: PushC
   });
 }
 
-const LIST = statement(
-  `select /* push-configs.list */ ${COLUMNS} from boxcar.push_configs p where p.handoff_id = $1 order by p.created_at, p.id`,
-);
+const LIST = statement(`
+  select /* push-configs.list */ ${COLUMNS}
+  from boxcar.push_configs p
+  where p.handoff_id = $1
+  order by p.created_at, p.id`);
 
 /** The receivers of a task, the oldest first. */
 export const listPushConfigs = (db: Queryable, handoffId: HandoffId): Promise<PushConfig[]> =>
@@ -71,8 +81,11 @@ export interface Push {
 }
 
 const PUSHES = statement(`
-  select /* push-configs.pushes */ w.id as delivery_id, p.id as push_id, p.url, p.token, p.scheme, p.credentials, p.version, ${TASK}
-  from ${TASK_FROM} join boxcar.webhook_deliveries w on w.handoff_id = h.id join boxcar.push_configs p on p.handoff_id = h.id and p.id = w.push_config and p.url = w.url
+  select /* push-configs.pushes */ w.id as delivery_id, p.id as push_id, p.url, p.token, p.scheme, p.credentials,
+    p.version, ${TASK}
+  from ${TASK_FROM}
+  join boxcar.webhook_deliveries w on w.handoff_id = h.id
+  join boxcar.push_configs p on p.handoff_id = h.id and p.id = w.push_config and p.url = w.url
   where w.id = any ($1::uuid[])`);
 
 /** Keyed by delivery (N3). Leaves out deliveries whose receiver was removed or has another address now. */

@@ -16,23 +16,44 @@ import { hasStatus } from '../turn/index.js';
 /** The channel for new parts of turns: the payload is the id of the turn. */
 export const PARTS_CHANNEL = 'boxcar_parts';
 
+// The turn is locked for share, by its epoch, holder and status: an end waits for the part, and a part after the end finds no turn (P2).
+// Only one worker holds the turn, so the numbers have no gaps.
 const ADD = statement(`
-  with /* turn-parts.add */ held as materialized (
-    select t.id from boxcar.turns t where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and ${hasStatus('running')} for share
+  with /* turn-parts.add */
+  held as materialized (
+    select t.id
+    from boxcar.turns t
+    where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and ${hasStatus('running')}
+    for share
   ),
-  last as materialized (select p.seq, p.round from boxcar.turn_parts p join held on held.id = p.turn_id order by p.seq desc limit 1),
+  last as materialized (
+    select p.seq, p.round
+    from boxcar.turn_parts p
+    join held on held.id = p.turn_id
+    order by p.seq desc
+    limit 1
+  ),
   new as (
-    select 0 as n, null as text from last where last.round <> $4
+    select 0 as n, null as text
+    from last
+    where last.round <> $4
     union all
     select $5::int, $6::text
   ),
   added as (
     insert into boxcar.turn_parts (turn_id, seq, round, n, text)
-    select held.id, coalesce((select seq from last), 0) + row_number() over (order by new.n), $4, new.n, new.text from held cross join new
+    select
+      held.id,
+      coalesce((select seq from last), 0) + row_number() over (order by new.n),
+      $4, new.n, new.text
+    from held
+    cross join new
     where not exists (select from boxcar.turn_parts p where p.turn_id = held.id and p.round = $4 and p.n = $5)
     returning turn_id
   )
-  select (select count(*) from held)::int as held, (select pg_notify('${PARTS_CHANNEL}', a.turn_id::text) from added a limit 1) as told`);
+  select
+    (select count(*) from held)::int as held,
+    (select pg_notify('${PARTS_CHANNEL}', a.turn_id::text) from added a limit 1) as told`);
 
 /** Adds a text to a round (P2, P3). @returns False when another worker holds the turn. */
 export async function addPart(
@@ -59,9 +80,12 @@ export interface TurnPart extends pg.QueryResultRow {
   readonly text: string | null;
 }
 
-const LOAD = statement(
-  'select /* turn-parts.load */ p.seq, p.text from boxcar.turn_parts p where p.turn_id = $1 and p.seq > $2 order by p.seq limit $3',
-);
+const LOAD = statement(`
+  select /* turn-parts.load */ p.seq, p.text
+  from boxcar.turn_parts p
+  where p.turn_id = $1 and p.seq > $2
+  order by p.seq
+  limit $3`);
 
 /** The parts after a number, in order. */
 export const loadTurnParts = (
@@ -70,10 +94,24 @@ export const loadTurnParts = (
 ): Promise<TurnPart[]> => run<TurnPart>(db, LOAD, [of.turnId, of.afterSeq, of.limit]);
 
 const SAID = statement(`
-  select /* turn-parts.said */ coalesce(max(p.seq), 0) as seq,
-    coalesce(string_agg(p.text, '' order by p.seq) filter (where p.seq > coalesce((select max(v.seq) from boxcar.turn_parts v where v.turn_id = $1 and v.text is null), 0)), '') as text,
-    coalesce(bool_or(p.text = ''), false) or exists (select from boxcar.turns t join boxcar.cards d on d.id = t.deliverable_card_id where t.id = $1 and d.content is null) as is_erased
-  from boxcar.turn_parts p where p.turn_id = $1`);
+  select /* turn-parts.said */
+    coalesce(max(p.seq), 0) as seq,
+    coalesce(
+      string_agg(p.text, '' order by p.seq) filter (where p.seq > coalesce((
+        select max(v.seq)
+        from boxcar.turn_parts v
+        where v.turn_id = $1 and v.text is null
+      ), 0)),
+      ''
+    ) as text,
+    coalesce(bool_or(p.text = ''), false)
+    or exists (
+      select from boxcar.turns t
+      join boxcar.cards d on d.id = t.deliverable_card_id
+      where t.id = $1 and d.content is null
+    ) as is_erased
+  from boxcar.turn_parts p
+  where p.turn_id = $1`);
 
 /** The combined parts of a turn. After the end of the turn, only erasure changes them. */
 export interface Said {

@@ -12,11 +12,14 @@ export interface LiveWorker {
 }
 
 const LIVE = statement(`
-select /* live-workers.live */ id as worker_id, info ->> 'hostname' as hostname, (info ->> 'pid')::int as pid, targets, concurrency, lease_until
-from boxcar.workers
-where lease_until > now() and ($1::text is null or info ->> 'hostname' = $1) and ($2::int is null or (info ->> 'pid')::int = $2)
-  and ($3::text is null or targets @> array[$3])
-order by id`);
+  select /* live-workers.live */ id as worker_id, info ->> 'hostname' as hostname, (info ->> 'pid')::int as pid,
+    targets, concurrency, lease_until
+  from boxcar.workers
+  where lease_until > now()
+    and ($1::text is null or info ->> 'hostname' = $1)
+    and ($2::int is null or (info ->> 'pid')::int = $2)
+    and ($3::text is null or targets @> array[$3])
+  order by id`);
 
 /** The workers with a valid lease, filtered by host, process, or a target that they serve. */
 export const findLiveWorkers = (

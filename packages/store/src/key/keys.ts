@@ -45,17 +45,25 @@ export interface NewKey {
 
 const IS_USABLE =
   '(k.revoked_at is null or k.revoked_at > now()) and (k.expires_at is null or k.expires_at > now())';
-const STATUS = `case when k.revoked_at <= now() then 'revoked' when k.expires_at <= now() then 'expired' else 'usable' end`;
+const STATUS = `
+  case when k.revoked_at <= now() then 'revoked' when k.expires_at <= now() then 'expired' else 'usable' end`;
 /** Columns of a key `k` and its agent `a`. */
-const KEY = `k.id, k.project_id, k.agent_id, a.name as agent, k.name, k.hint, k.scopes, k.is_local, k.created_at, k.expires_at, k.last_used_at, k.revoked_at, k.rotated_from, ${STATUS} as status`;
+const KEY = `
+  k.id, k.project_id, k.agent_id, a.name as agent, k.name, k.hint, k.scopes, k.is_local, k.created_at, k.expires_at,
+  k.last_used_at, k.revoked_at, k.rotated_from, ${STATUS} as status`;
 const AGENT = 'left join boxcar.agents a on a.id = k.agent_id';
 
 const MAKE = statement(`
-  with /* keys.make */ k as (
+  with /* keys.make */
+  k as (
     insert into boxcar.api_keys (id, project_id, agent_id, name, key_sha256, hint, scopes, expires_at, is_local)
     values ($1, $2, $3, $4, $5, $6, $7, now() + $8::bigint * interval '1 millisecond', $9)
-    on conflict (id) do update set name = excluded.name returning *)
-  select ${KEY} from k ${AGENT}`);
+    on conflict (id) do update set name = excluded.name
+    returning *
+  )
+  select ${KEY}
+  from k
+  ${AGENT}`);
 
 const valuesOf = (key: NewKey): unknown[] => [
   key.id,
@@ -95,8 +103,12 @@ export interface UsableKey extends pg.QueryResultRow {
 const USE_NOTED = `interval '1 minute'`;
 
 const FIND_USABLE = statement(`
-  select /* keys.find_usable */ k.id, k.project_id, k.agent_id, a.name as agent, k.name, k.scopes, k.is_local, coalesce(k.last_used_at < now() - ${USE_NOTED}, true) as is_use_due
-  from boxcar.api_keys k join boxcar.projects p on p.id = k.project_id and p.archived_at is null ${AGENT}
+  select /* keys.find_usable */
+    k.id, k.project_id, k.agent_id, a.name as agent, k.name, k.scopes, k.is_local,
+    coalesce(k.last_used_at < now() - ${USE_NOTED}, true) as is_use_due
+  from boxcar.api_keys k
+  join boxcar.projects p on p.id = k.project_id and p.archived_at is null
+  ${AGENT}
   where k.key_sha256 = $1 and ${IS_USABLE}`);
 
 /** The key with this digest, if it is usable now (K2). One statement. */
@@ -106,7 +118,9 @@ export async function findUsableKey(db: Queryable, sha256: Buffer): Promise<Usab
 }
 
 const NOTE_USE = statement(`
-  update /* keys.note_use */ boxcar.api_keys k set last_used_at = now() where k.id = $1 and (k.last_used_at is null or k.last_used_at < now() - ${USE_NOTED})`);
+  update /* keys.note_use */ boxcar.api_keys k
+  set last_used_at = now()
+  where k.id = $1 and (k.last_used_at is null or k.last_used_at < now() - ${USE_NOTED})`);
 
 /** Records the use of a key, at most once a minute. */
 export async function noteKeyUse(db: Queryable, keyId: KeyId): Promise<void> {
@@ -115,7 +129,10 @@ export async function noteKeyUse(db: Queryable, keyId: KeyId): Promise<void> {
 
 const HAS_USABLE = statement(`
   select /* keys.has_usable */ exists (
-    select from boxcar.api_keys k join boxcar.projects p on p.id = k.project_id and p.archived_at is null where not k.is_local and ${IS_USABLE}) as has_usable`);
+    select from boxcar.api_keys k
+    join boxcar.projects p on p.id = k.project_id and p.archived_at is null
+    where not k.is_local and ${IS_USABLE}
+  ) as has_usable`);
 
 /** Whether any project has a key that is usable from another machine now. */
 export async function hasUsableKey(db: Queryable): Promise<boolean> {
@@ -139,18 +156,29 @@ export interface ListedKey extends KeyRow {
 
 const LIST = statement(`
   select /* keys.list */ ${KEY}, to_char(k.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as place_at
-  from boxcar.api_keys k ${AGENT} where k.project_id = $1 and ($2::boolean or (${IS_USABLE}))
+  from boxcar.api_keys k
+  ${AGENT}
+  where k.project_id = $1
+    and ($2::boolean or (${IS_USABLE}))
     and ($3::timestamptz is null or (k.created_at, k.id) < ($3, $4::uuid))
-  order by k.created_at desc, k.id desc limit $5`);
+  order by k.created_at desc, k.id desc
+  limit $5`);
 
 /** Keys of a project, the newest first. */
 export const listKeyRows = (db: Queryable, of: KeyFilters): Promise<ListedKey[]> =>
   run<ListedKey>(db, LIST, [of.projectId, of.isAll, of.after?.at ?? null, of.after?.id ?? null, of.limit]);
 
 const REVOKE = statement(`
-  with /* keys.revoke */ k as (
-    update boxcar.api_keys x set revoked_at = least(x.revoked_at, now()) where x.id = $1 and x.project_id = $2 returning *)
-  select ${KEY} from k ${AGENT}`);
+  with /* keys.revoke */
+  k as (
+    update boxcar.api_keys x
+    set revoked_at = least(x.revoked_at, now())
+    where x.id = $1 and x.project_id = $2
+    returning *
+  )
+  select ${KEY}
+  from k
+  ${AGENT}`);
 
 /** Ends a key. A key that was already revoked stays as it is. @returns Undefined when the project does not have the key. */
 export async function revokeKeyRow(
@@ -161,18 +189,45 @@ export async function revokeKeyRow(
   return row;
 }
 
-// A repeated statement finds the key that it has made, and changes nothing.
+// The old key is locked. Of two rotations the second waits, and the unique `rotated_from` then lets it make nothing. A repeated statement
+// finds the key that it has made, and changes nothing.
 const ROTATE = statement(`
-  with /* keys.rotate */ old as (
-    select k.* from boxcar.api_keys k where k.id = $1 and k.project_id = $2 and ${IS_USABLE}
-      and not exists (select from boxcar.api_keys s where s.rotated_from = k.id) for update),
+  with /* keys.rotate */
+  old as (
+    select k.*
+    from boxcar.api_keys k
+    where k.id = $1
+      and k.project_id = $2
+      and ${IS_USABLE}
+      and not exists (select from boxcar.api_keys s where s.rotated_from = k.id)
+    for update
+  ),
   made as (
-    insert into boxcar.api_keys (id, project_id, agent_id, name, key_sha256, hint, scopes, expires_at, rotated_from, is_local)
-    select $3, o.project_id, o.agent_id, o.name, $4, $5, o.scopes, now() + (o.expires_at - o.created_at), o.id, o.is_local from old o
-    on conflict (rotated_from) do nothing returning *),
+    insert into boxcar.api_keys (
+      id, project_id, agent_id, name, key_sha256, hint, scopes, expires_at, rotated_from, is_local
+    )
+    select $3, o.project_id, o.agent_id, o.name, $4, $5, o.scopes, now() + (o.expires_at - o.created_at), o.id,
+      o.is_local
+    from old o
+    on conflict (rotated_from) do nothing
+    returning *
+  ),
   ended as (
-    update boxcar.api_keys k set revoked_at = least(k.revoked_at, now() + $6::bigint * interval '1 millisecond') from made m where k.id = m.rotated_from)
-  select ${KEY} from (select * from made union all select * from boxcar.api_keys x where x.id = $3) k ${AGENT}`);
+    update boxcar.api_keys k
+    set revoked_at = least(k.revoked_at, now() + $6::bigint * interval '1 millisecond')
+    from made m
+    where k.id = m.rotated_from
+  )
+  select ${KEY}
+  from (
+    select *
+    from made
+    union all
+    select *
+    from boxcar.api_keys x
+    where x.id = $3
+  ) k
+  ${AGENT}`);
 
 export interface Rotation extends Pick<NewKey, 'id' | 'projectId' | 'sha256' | 'hint'> {
   readonly keyId: KeyId;
@@ -190,7 +245,10 @@ export async function rotateKeyRow(pool: pg.Pool, rotation: Rotation): Promise<K
 }
 
 const FIND = statement(`
-  select /* keys.find */ ${KEY} from boxcar.api_keys k ${AGENT} where k.id = $1 and k.project_id = $2`);
+  select /* keys.find */ ${KEY}
+  from boxcar.api_keys k
+  ${AGENT}
+  where k.id = $1 and k.project_id = $2`);
 
 export async function findKeyRow(
   db: Queryable,
@@ -205,7 +263,11 @@ const LOCK_LOCAL = statement(
 );
 const DATABASE = statement(`
   select /* keys.database */ d.oid::text || ':' || extract(epoch from v.applied_at)::text as name
-  from pg_database d cross join boxcar.schema_version v where d.datname = current_database() order by v.version limit 1`);
+  from pg_database d
+  cross join boxcar.schema_version v
+  where d.datname = current_database()
+  order by v.version
+  limit 1`);
 
 /** Work on the local key, done under its lock. */
 export type LocalKeyWork<T> = (of: {

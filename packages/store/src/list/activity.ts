@@ -52,47 +52,90 @@ const ID_SKEW_MS = 60_000;
 /** A look reads this many of the newest turns, and all turns that were open at the previous look. */
 const LIMIT = 1_000;
 
-// $1: the first id; $2: turns known to be open; $3: how far back in milliseconds.
+// $1: the first id; $2: turns known to be open; $3: how far back in milliseconds. Takes no locks: a row that is committed after this look
+// has an earlier time, so each look goes back by `OVERLAP_MS` and finds it.
 const LOOK = statement(`
-  with /* activity.look */ since as (select now() - $3 * interval '1 millisecond' as at),
+  with /* activity.look */
+  since as (select now() - $3 * interval '1 millisecond' as at),
   turn as materialized (
     select t.*, a.name as agent, f.name as profile
     from (
-      (select id from boxcar.turns where id > $1 order by id desc limit ${LIMIT}) union (select unnest($2::uuid[]))
+      (select id from boxcar.turns where id > $1 order by id desc limit ${LIMIT})
+      union
+      (select unnest($2::uuid[]))
     ) w
-      cross join lateral (select x.* from boxcar.turns x where x.id = w.id offset 0) t
-      cross join lateral (select x.name from boxcar.agents x where x.id = t.agent_id offset 0) a
-      cross join lateral (select x.name from boxcar.profiles x where x.id = t.profile_id offset 0) f
+    cross join lateral (select x.* from boxcar.turns x where x.id = w.id offset 0) t
+    cross join lateral (select x.name from boxcar.agents x where x.id = t.agent_id offset 0) a
+    cross join lateral (select x.name from boxcar.profiles x where x.id = t.profile_id offset 0) f
   ),
   happened as (
-    select t.created_at as at, 0 as rank, t.id, json_build_object('event', 'turn.submitted', 'primitive', t.primitive, 'parent_turn_id', t.parent_turn_id) as what
-    from turn t where t.created_at >= (select at from since)
+    select
+      t.created_at as at, 0 as rank, t.id,
+      json_build_object(
+        'event', 'turn.submitted', 'primitive', t.primitive, 'parent_turn_id', t.parent_turn_id
+      ) as what
+    from turn t
+    where t.created_at >= (select at from since)
     union all
-    select s.committed_at, 1, t.id, json_build_object('event', 'step.committed', 'step', s.step, 'attempt', s.attempt, 'model', s.model, 'finish_reason', s.finish_reason,
-      'input_tokens', coalesce((s.usage->>'input_tokens')::float8, 0), 'output_tokens', coalesce((s.usage->>'output_tokens')::float8, 0),
-      'model_ms', s.model_ms, 'error_code', s.error->>'code')
-    from turn t cross join lateral (select x.* from boxcar.steps x where x.turn_id = t.id offset 0) s where s.committed_at >= (select at from since)
+    select
+      s.committed_at, 1, t.id,
+      json_build_object(
+        'event', 'step.committed', 'step', s.step, 'attempt', s.attempt, 'model', s.model,
+        'finish_reason', s.finish_reason,
+        'input_tokens', coalesce((s.usage->>'input_tokens')::float8, 0),
+        'output_tokens', coalesce((s.usage->>'output_tokens')::float8, 0),
+        'model_ms', s.model_ms, 'error_code', s.error->>'code'
+      )
+    from turn t
+    cross join lateral (select x.* from boxcar.steps x where x.turn_id = t.id offset 0) s
+    where s.committed_at >= (select at from since)
     union all
-    select e.at, e.rank, t.id, json_build_object('event', e.event, 'tool_call_id', k.id, 'name', k.name, 'status', case e.rank when 2 then 'pending' else k.status end,
-      'duration_ms', case e.rank when 3 then round(extract(epoch from k.ended_at - k.created_at) * 1000) end, 'error_code', case e.rank when 3 then c.content->'error'->>'code' end)
-    from turn t cross join lateral (select x.* from boxcar.tool_calls x where x.turn_id = t.id offset 0) k
-      left join lateral (select x.content from boxcar.cards x where x.id = k.result_card_id offset 0) c on true
-      cross join lateral (values ('call.started', k.created_at, 2), ('call.ended', k.ended_at, 3)) e(event, at, rank)
+    select
+      e.at, e.rank, t.id,
+      json_build_object(
+        'event', e.event, 'tool_call_id', k.id, 'name', k.name,
+        'status', case e.rank when 2 then 'pending' else k.status end,
+        'duration_ms', case e.rank when 3 then round(extract(epoch from k.ended_at - k.created_at) * 1000) end,
+        'error_code', case e.rank when 3 then c.content->'error'->>'code' end
+      )
+    from turn t
+    cross join lateral (select x.* from boxcar.tool_calls x where x.turn_id = t.id offset 0) k
+    left join lateral (select x.content from boxcar.cards x where x.id = k.result_card_id offset 0) c on true
+    cross join lateral (values ('call.started', k.created_at, 2), ('call.ended', k.ended_at, 3)) e(event, at, rank)
     where e.at >= (select at from since)
     union all
-    select t.ended_at, 4, t.id, json_build_object('event', 'turn.ended', 'status', t.status, 'steps', t.step_count,
-      'duration_ms', round(extract(epoch from t.ended_at - t.created_at) * 1000), 'error_code', t.error->>'code')
-    from turn t where t.ended_at >= (select at from since)
+    select
+      t.ended_at, 4, t.id,
+      json_build_object(
+        'event', 'turn.ended', 'status', t.status, 'steps', t.step_count,
+        'duration_ms', round(extract(epoch from t.ended_at - t.created_at) * 1000),
+        'error_code', t.error->>'code'
+      )
+    from turn t
+    where t.ended_at >= (select at from since)
   )
-  select now() as at,
+  select
+    now() as at,
     (select coalesce(json_agg(id), '[]') from turn where ended_at is null) as open,
-    (select coalesce(json_agg(json_build_object('at', h.at, 'turn_id', t.id, 'run_id', t.run_id, 'agent', t.agent, 'profile', t.profile, 'what', h.what) order by h.at, h.rank, t.id), '[]')
-      from happened h join turn t on t.id = h.id) as activities`);
+    (
+      select coalesce(json_agg(json_build_object(
+        'at', h.at, 'turn_id', t.id, 'run_id', t.run_id, 'agent', t.agent, 'profile', t.profile, 'what', h.what
+      ) order by h.at, h.rank, t.id), '[]')
+      from happened h
+      join turn t on t.id = h.id
+    ) as activities`);
 
 const OPEN = statement(`
-  select /* activity.open */ now() as at, (select coalesce(json_agg(id), '[]') from (
-    (select id from boxcar.turns where status in ('dispatched', 'running', 'suspended') limit ${LIMIT})
-    union (select id from boxcar.turns where status = 'queued' limit ${LIMIT})) o) as open`);
+  select /* activity.open */
+    now() as at,
+    (
+      select coalesce(json_agg(id), '[]')
+      from (
+        (select id from boxcar.turns where status in ('dispatched', 'running', 'suspended') limit ${LIMIT})
+        union
+        (select id from boxcar.turns where status = 'queued' limit ${LIMIT})
+      ) o
+    ) as open`);
 
 interface LookRow extends pg.QueryResultRow {
   readonly at: Date;

@@ -25,18 +25,41 @@ export interface RegisteredPage {
   readonly silentWorkers: number;
 }
 
-// Older builds wrote a list of names, or nothing.
+// Older builds wrote a list of names, or nothing. Takes no locks: the leases are those of this moment.
 const REGISTERED = statement(`
-  with /* registered.registered */ live as materialized (select w.targets, ${isWorker('w')} as is_worker, w.info->$1 as known from boxcar.workers w where w.lease_until > now()),
+  with /* registered.registered */
+  live as materialized (
+    select w.targets, ${isWorker('w')} as is_worker, w.info->$1 as known
+    from boxcar.workers w
+    where w.lease_until > now()
+  ),
   named as (
-    select x.key as name, count(*) filter (where l.is_worker)::int as workers, count(*) filter (where not l.is_worker)::int as doors,
+    select
+      x.key as name,
+      count(*) filter (where l.is_worker)::int as workers,
+      count(*) filter (where not l.is_worker)::int as doors,
       count(distinct x.value)::int as versions,
-      array(select distinct t.target from live o cross join lateral unnest(o.targets) as t(target) where o.known ? x.key order by t.target) as targets
-    from live l cross join lateral jsonb_each_text(case when jsonb_typeof(l.known) = 'object' then l.known end) x
-    where x.key > $2 and lower(x.key) like lower($3) group by x.key order by x.key limit $4
+      array(
+        select distinct t.target
+        from live o
+        cross join lateral unnest(o.targets) as t(target)
+        where o.known ? x.key
+        order by t.target
+      ) as targets
+    from live l
+    cross join lateral jsonb_each_text(case when jsonb_typeof(l.known) = 'object' then l.known end) x
+    where x.key > $2 and lower(x.key) like lower($3)
+    group by x.key
+    order by x.key
+    limit $4
   )
-  select (select count(*) from live l where l.is_worker)::int as live_workers,
-    (select count(*) from live l where l.is_worker and jsonb_typeof(l.known) is distinct from 'object')::int as silent_workers,
+  select
+    (select count(*) from live l where l.is_worker)::int as live_workers,
+    (
+      select count(*)
+      from live l
+      where l.is_worker and jsonb_typeof(l.known) is distinct from 'object'
+    )::int as silent_workers,
     (select coalesce(json_agg(n order by n.name), '[]') from named n) as names`);
 
 interface RegisteredRow extends pg.QueryResultRow {

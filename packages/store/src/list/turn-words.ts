@@ -20,39 +20,70 @@ const OVERLAP = "interval '1 hour'";
 
 // Words are written from the oldest turn on. A turn that commits late has an earlier time, the beginning of its transaction.
 const START = statement(`
-  select /* turn-words.start */ to_regclass('boxcar.tape_words_trigrams') is not null as has_index, (
-    select to_char((t.created_at - ${OVERLAP}) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') from boxcar.turns t
-    where ${onlyBy('t.project_id', '$1')} and (select true from boxcar.tape_words w where w.box_id = t.id and w.position = 0) is true
-    order by t.project_id desc, ${newestFirst('t')} limit 1
-  ) as at`);
+  select /* turn-words.start */
+    to_regclass('boxcar.tape_words_trigrams') is not null as has_index,
+    (
+      select to_char((t.created_at - ${OVERLAP}) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+      from boxcar.turns t
+      where ${onlyBy('t.project_id', '$1')}
+        and (select true from boxcar.tape_words w where w.box_id = t.id and w.position = 0) is true
+      order by t.project_id desc, ${newestFirst('t')}
+      limit 1
+    ) as at`);
 
 // Contents are only referenced until it is known which of them are sent.
 const MISSING = statement(`
-  with /* turn-words.missing */ chosen as materialized (
-    select t.created_at, t.id, t.context_box_id from boxcar.turns t
-    where ${onlyBy('t.project_id', '$1')} and (t.created_at, t.id) > ($2::timestamptz, $3::uuid)
+  with /* turn-words.missing */
+  chosen as materialized (
+    select t.created_at, t.id, t.context_box_id
+    from boxcar.turns t
+    where ${onlyBy('t.project_id', '$1')}
+      and (t.created_at, t.id) > ($2::timestamptz, $3::uuid)
       and (select true from boxcar.tape_words w where w.box_id = t.id and w.position = 0) is not true
-    order by t.project_id, t.created_at, t.id limit ${WRITTEN}
+    order by t.project_id, t.created_at, t.id
+    limit ${WRITTEN}
   ),
   sized as (
-    select k.*, card.id as card_id, card.content, row_number() over w as n, sum(coalesce(card.size_bytes, 0)) over w as bytes
-    from chosen k ${joinInstruction('k')} window w as (order by k.created_at, k.id)
+    select
+      k.*, card.id as card_id, card.content, row_number() over w as n,
+      sum(coalesce(card.size_bytes, 0)) over w as bytes
+    from chosen k
+    ${joinInstruction('k')}
+    window w as (order by k.created_at, k.id)
   )
-  select s.id as turn_id, s.card_id, s.content, to_char(s.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as at
-  from sized s where s.n = 1 or s.bytes <= ${PAGE_BYTES} order by s.n`);
+  select
+    s.id as turn_id, s.card_id, s.content,
+    to_char(s.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as at
+  from sized s
+  where s.n = 1 or s.bytes <= ${PAGE_BYTES}
+  order by s.n`);
 
 // Locks the runs in the same way as spawns do, so that a purge of them waits and then finds these rows. An erasure in progress is waited
 // for and seen; a later erasure waits and then finds these rows.
 const INSERT = statement(`
-  with /* turn-words.insert */ run as materialized (
-    select r.id from boxcar.runs r where r.id = any (array(select t.run_id from boxcar.turns t where t.id = any ($1::uuid[]))) order by r.id for key share
+  with /* turn-words.insert */
+  run as materialized (
+    select r.id
+    from boxcar.runs r
+    where r.id = any (array(select t.run_id from boxcar.turns t where t.id = any ($1::uuid[])))
+    order by r.id
+    for key share
   ),
-  alive as materialized (select c.id from boxcar.cards c where (select count(*) from run) > 0 and c.id = any ($2::uuid[]) and c.erased_at is null order by c.id for share)
+  alive as materialized (
+    select c.id
+    from boxcar.cards c
+    where (select count(*) from run) > 0 and c.id = any ($2::uuid[]) and c.erased_at is null
+    order by c.id
+    for share
+  )
   insert into boxcar.tape_words (box_id, position, card_id, words)
-  select t.id, 0, x.card_id, case when x.card_id in (select id from alive) then x.words end
+  select
+    t.id, 0, x.card_id,
+    case when x.card_id in (select id from alive) then x.words end
   from json_to_recordset($3::json) as x(turn_id uuid, card_id uuid, words text)
-    cross join lateral (select o.id, o.run_id from boxcar.turns o where o.id = x.turn_id offset 0) t
-  where t.run_id in (select id from run) on conflict do nothing`);
+  cross join lateral (select o.id, o.run_id from boxcar.turns o where o.id = x.turn_id offset 0) t
+  where t.run_id in (select id from run)
+  on conflict do nothing`);
 
 type MissingRow = Row<'turns', never, { turn_id: 'id' }> &
   Outer<Row<'cards', never, { card_id: 'id' }>> & {

@@ -84,18 +84,40 @@ export interface ListedRun {
 /** SQL of the card with the instruction of a turn `alias`, as `card`. */
 export const joinInstruction = (alias: string): string => `
   left join lateral (
-    select c.id, c.content, c.size_bytes from boxcar.boxes b cross join lateral jsonb_array_elements(b.segments) with ordinality as s(value, ord)
-      cross join lateral unnest(b.card_ids[(s.value->>'from')::int:(s.value->>'to')::int]) with ordinality as i(card_id, m)
-      cross join lateral (select x.* from boxcar.cards x where x.id = i.card_id and x.type = '${CARD_TYPES.instruction}' offset 0) c
-    where b.id = ${alias}.context_box_id and s.value->>'rule' = 'pack_arguments' and s.value->>'source' is null
-    order by s.ord, i.m limit 1
+    select c.id, c.content, c.size_bytes
+    from boxcar.boxes b
+    cross join lateral jsonb_array_elements(b.segments) with ordinality as s(value, ord)
+    cross join lateral unnest(
+      b.card_ids[(s.value->>'from')::int:(s.value->>'to')::int]
+    ) with ordinality as i(card_id, m)
+    cross join lateral (
+      select x.*
+      from boxcar.cards x
+      where x.id = i.card_id and x.type = '${CARD_TYPES.instruction}'
+      offset 0
+    ) c
+    where b.id = ${alias}.context_box_id
+      and s.value->>'rule' = 'pack_arguments'
+      and s.value->>'source' is null
+    order by s.ord, i.m
+    limit 1
   ) card on true`;
 
-const INSTRUCTION = `case when card.id is not null then
-    left(coalesce(card.content->>'text', card.content->>'data', card.content->>'fields', card.content->>'uri', card.content::text, '(erased)'), ${PREVIEW_LENGTH}) end`;
+const INSTRUCTION = `
+  case
+    when card.id is not null
+      then left(coalesce(
+        card.content->>'text', card.content->>'data', card.content->>'fields', card.content->>'uri',
+        card.content::text, '(erased)'
+      ), ${PREVIEW_LENGTH})
+  end`;
 
-const hasWords = (turn: string, pattern: string): string =>
-  `(select true from boxcar.tape_words w where w.box_id = ${turn} and w.position = 0 and w.words like ${pattern}) is true`;
+const hasWords = (turn: string, pattern: string): string => `
+  (
+    select true
+    from boxcar.tape_words w
+    where w.box_id = ${turn} and w.position = 0 and w.words like ${pattern}
+  ) is true`;
 
 /** Chooses turns, or runs by their roots: one of the matching roots represents the run. */
 class Choice {
@@ -150,9 +172,26 @@ class Choice {
     const words = this.#pattern === undefined ? [] : [hasWords('o.id', this.#pattern)];
     const fits = [...this.#fits('o'), ...words].join(' and ');
     return [
-      `coalesce(
-        (select ${t}.id = o.id from boxcar.runs r cross join lateral (select x.* from boxcar.turns x where x.id = r.root_turn_id offset 0) o where r.id = ${t}.run_id and ${fits}),
-        (select false from boxcar.turns o where o.project_id = ${t}.project_id and o.created_at = ${t}.created_at and o.id > ${t}.id and o.run_id = ${t}.run_id and ${fits} limit 1), true)`,
+      `
+        coalesce(
+          (
+            select ${t}.id = o.id
+            from boxcar.runs r
+            cross join lateral (select x.* from boxcar.turns x where x.id = r.root_turn_id offset 0) o
+            where r.id = ${t}.run_id and ${fits}
+          ),
+          (
+            select false
+            from boxcar.turns o
+            where o.project_id = ${t}.project_id
+              and o.created_at = ${t}.created_at
+              and o.id > ${t}.id
+              and o.run_id = ${t}.run_id
+              and ${fits}
+            limit 1
+          ),
+          true
+        )`,
     ];
   }
 
@@ -181,7 +220,12 @@ class Choice {
         ...this.window.bounds('t'),
         ...conditions,
       ].filter((condition) => condition !== undefined);
-      const one = `select t.created_at, t.id from boxcar.turns t where ${where.join(' and ')} order by ${lead} desc, ${newestFirst('t')} limit ${limit}`;
+      const one = `
+        select t.created_at, t.id
+        from boxcar.turns t
+        where ${where.join(' and ')}
+        order by ${lead} desc, ${newestFirst('t')}
+        limit ${limit}`;
       // With another leading column, one index scan finds all versions of the profile.
       return lead === 't.profile_id'
         ? `(select x.* from unnest(${this.#profiles}) as f(id) cross join lateral (${one}) x)`
@@ -200,30 +244,64 @@ class Choice {
     const standsForRun = this.#standsForRun('t')
       .map((condition) => `and ${condition}`)
       .join(' ');
-    const walked = `walked as materialized (${this.#newest(String(depth), [])}),
-  near as materialized (
-    select k.created_at, k.id from walked k cross join lateral (select x.* from boxcar.turns x where x.id = k.id offset 0) t
-    where ${hasWords('k.id', this.#pattern)} ${standsForRun} order by ${newestFirst('k')} limit ${more}
-  ),
-  rest as materialized (select (select count(*) from near) <= ${limit} and (select count(*) from walked) = ${depth} as is_wanted)`;
+    const walked = `
+      walked as materialized (${this.#newest(String(depth), [])}),
+      near as materialized (
+        select k.created_at, k.id
+        from walked k
+        cross join lateral (select x.* from boxcar.turns x where x.id = k.id offset 0) t
+        where ${hasWords('k.id', this.#pattern)}
+        ${standsForRun}
+        order by ${newestFirst('k')}
+        limit ${more}
+      ),
+      rest as materialized (
+        select (select count(*) from near) <= ${limit} and (select count(*) from walked) = ${depth} as is_wanted
+      )`;
     if (!text.isIndexed)
-      return `${walked},
-  page as materialized (select * from near),
-  scan as (select k.created_at, k.id from walked k where (select is_wanted from rest) order by k.created_at, k.id limit 1)`;
+      return `
+        ${walked},
+        page as materialized (select * from near),
+        scan as (
+          select k.created_at, k.id
+          from walked k
+          where (select is_wanted from rest)
+          order by k.created_at, k.id
+          limit 1
+        )`;
     // `+ 0` keeps the planner from using the key of the table.
-    return `${walked},
-  far as materialized (
-    select t.created_at, t.id from boxcar.tape_words w cross join lateral (select x.* from boxcar.turns x where x.id = w.box_id offset 0) t
-    where (select is_wanted from rest) and w.words like ${this.#pattern} and w.position + 0 = 0 and t.project_id = ${this.window.project}
-      and ${[...this.#fits('t'), ...this.window.bounds('t'), 'true'].join(' and ')} ${standsForRun}
-  ),
-  page as materialized (select u.* from (select * from near union select * from far) u order by ${newestFirst('u')} limit ${more}), ${NO_SCAN}`;
+    return `
+      ${walked},
+      far as materialized (
+        select t.created_at, t.id
+        from boxcar.tape_words w
+        cross join lateral (select x.* from boxcar.turns x where x.id = w.box_id offset 0) t
+        where (select is_wanted from rest)
+          and w.words like ${this.#pattern}
+          and w.position + 0 = 0
+          and t.project_id = ${this.window.project}
+          and ${[...this.#fits('t'), ...this.window.bounds('t'), 'true'].join(' and ')}
+        ${standsForRun}
+      ),
+      page as materialized (
+        select u.*
+        from (
+          select *
+          from near
+          union
+          select *
+          from far
+        ) u
+        order by ${newestFirst('u')}
+        limit ${more}
+      ),
+      ${NO_SCAN}`;
   }
 }
 
 const NAMES = `
-    cross join lateral (select x.name from boxcar.agents x where x.id = t.agent_id offset 0) a
-    cross join lateral (select x.name, x.version from boxcar.profiles x where x.id = t.profile_id offset 0) f`;
+  cross join lateral (select x.name from boxcar.agents x where x.id = t.agent_id offset 0) a
+  cross join lateral (select x.name, x.version from boxcar.profiles x where x.id = t.profile_id offset 0) f`;
 
 /** A page of turns. */
 export function listTurns(pool: pg.Pool, filters: TurnFilters): Promise<ListPage<ListedTurn>> {
@@ -232,9 +310,14 @@ export function listTurns(pool: pg.Pool, filters: TurnFilters): Promise<ListPage
   return loadPage<ListedTurn>(pool, values, {
     window: choice.window,
     ctes: choice.ctes,
-    columns: `t.id as turn_id, t.run_id, t.parent_turn_id, t.status, t.agent_id, a.name as agent, f.name as profile, f.version as profile_version, t.primitive,
-    t.channel_id, t.step_count as steps, t.error->>'code' as error_code, ${INSTRUCTION} as instruction, t.created_at, t.ended_at`,
-    joins: `cross join lateral (select x.* from boxcar.turns x where x.id = k.id offset 0) t ${NAMES} ${joinInstruction('t')}`,
+    columns: `
+      t.id as turn_id, t.run_id, t.parent_turn_id, t.status, t.agent_id, a.name as agent, f.name as profile,
+      f.version as profile_version, t.primitive, t.channel_id, t.step_count as steps, t.error->>'code' as error_code,
+      ${INSTRUCTION} as instruction, t.created_at, t.ended_at`,
+    joins: `
+      cross join lateral (select x.* from boxcar.turns x where x.id = k.id offset 0) t
+      ${NAMES}
+      ${joinInstruction('t')}`,
   });
 }
 
@@ -247,24 +330,47 @@ export function listRuns(pool: pg.Pool, filters: TurnFilters): Promise<ListPage<
   const isFiltered = hasFilter(filters);
   const choice = isFiltered ? new Choice(values, filters, true) : undefined;
   const window = choice?.window ?? new Window(values, filters);
-  const all = (): string => `page as materialized (
-    select r.created_at, r.id from boxcar.runs r where ${[onlyBy('r.project_id', window.project), ...window.bounds('r')].join(' and ')}
-    order by r.project_id desc, ${newestFirst('r')} limit ${window.more}
-  ), ${NO_SCAN}`;
+  const all = (): string => `
+    page as materialized (
+      select r.created_at, r.id
+      from boxcar.runs r
+      where ${[onlyBy('r.project_id', window.project), ...window.bounds('r')].join(' and ')}
+      order by r.project_id desc, ${newestFirst('r')}
+      limit ${window.more}
+    ),
+    ${NO_SCAN}`;
   return loadPage<ListedRun>(pool, values, {
     window,
     ctes: choice?.ctes ?? all(),
-    columns: `r.id as run_id, r.root_turn_id, roots.by_status as roots, r.turn_count as turns, t.agent_id, a.name as agent, f.name as profile,
-    f.version as profile_version, t.primitive, t.channel_id, ${INSTRUCTION} as instruction, r.created_at, r.canceled_at`,
+    columns: `
+      r.id as run_id, r.root_turn_id, roots.by_status as roots, r.turn_count as turns, t.agent_id, a.name as agent,
+      f.name as profile, f.version as profile_version, t.primitive, t.channel_id, ${INSTRUCTION} as instruction,
+      r.created_at, r.canceled_at`,
     // The roots are written in the transaction that made the run. They are read by the index of lists, because the index of the tree would
     // read all turns of the run.
-    joins: `cross join lateral (select x.* from boxcar.runs x where x.id = ${isFiltered ? '(select o.run_id from boxcar.turns o where o.id = k.id)' : 'k.id'} offset 0) r
-    cross join lateral (select x.* from boxcar.turns x where x.id = r.root_turn_id offset 0) t ${NAMES} ${joinInstruction('t')}
-    cross join lateral (
-      select json_object_agg(s.status, s.n) as by_status from (
-        select m.status, count(*)::int as n from (
-          select x.status, x.run_id, x.parent_turn_id from boxcar.turns x where x.project_id = r.project_id and x.created_at = r.created_at offset 0
-        ) m where m.run_id = r.id and m.parent_turn_id is null group by m.status) s
-    ) roots`,
+    joins: `
+      cross join lateral (
+        select x.*
+        from boxcar.runs x
+        where x.id = ${isFiltered ? '(select o.run_id from boxcar.turns o where o.id = k.id)' : 'k.id'}
+        offset 0
+      ) r
+      cross join lateral (select x.* from boxcar.turns x where x.id = r.root_turn_id offset 0) t
+      ${NAMES}
+      ${joinInstruction('t')}
+      cross join lateral (
+        select json_object_agg(s.status, s.n) as by_status
+        from (
+          select m.status, count(*)::int as n
+          from (
+            select x.status, x.run_id, x.parent_turn_id
+            from boxcar.turns x
+            where x.project_id = r.project_id and x.created_at = r.created_at
+            offset 0
+          ) m
+          where m.run_id = r.id and m.parent_turn_id is null
+          group by m.status
+        ) s
+      ) roots`,
   });
 }

@@ -21,22 +21,43 @@ const BARRIER_TIMEOUT_MS = 200;
 // In the order of ids, like every lock here.
 const MARK = statement(`
   insert /* purge-marks.mark */ into boxcar.purging (box_id, purge_id, until)
-  select u.id, $2, clock_timestamp() + $3::float8 * interval '1 millisecond' from unnest($1::uuid[]) as u(id) order by u.id
+  select u.id, $2, clock_timestamp() + $3::float8 * interval '1 millisecond'
+  from unnest($1::uuid[]) as u(id)
+  order by u.id
   on conflict (box_id) do update set purge_id = excluded.purge_id, until = excluded.until`);
 // Includes marks that another purge has taken over, because a batch may still rely on them.
 const RENEW = statement(`
-  update /* purge-marks.renew */ boxcar.purging p set until = greatest(p.until, clock_timestamp() + $2::float8 * interval '1 millisecond')
-  from (select o.box_id from boxcar.purging o where o.box_id = any ($1::uuid[]) and o.until > clock_timestamp() order by o.box_id for no key update) x
+  update /* purge-marks.renew */ boxcar.purging p
+  set until = greatest(p.until, clock_timestamp() + $2::float8 * interval '1 millisecond')
+  from (
+    select o.box_id
+    from boxcar.purging o
+    where o.box_id = any ($1::uuid[]) and o.until > clock_timestamp()
+    order by o.box_id
+    for no key update
+  ) x
   where p.box_id = x.box_id`);
 // Skips marks that a batch of another purge holds: they are removed with their boxes, or expire.
 const UNMARK = statement(`
-  delete /* purge-marks.unmark */ from boxcar.purging p using (
-    select o.box_id from boxcar.purging o where o.purge_id = $1 or o.until < clock_timestamp() order by o.box_id for update skip locked) x
+  delete /* purge-marks.unmark */ from boxcar.purging p
+  using (
+    select o.box_id
+    from boxcar.purging o
+    where o.purge_id = $1 or o.until < clock_timestamp()
+    order by o.box_id
+    for update skip locked
+  ) x
   where p.box_id = x.box_id`);
 // This lock still allows a mark to be renewed or taken over.
 const HOLD = statement(`
-  select /* purge-marks.hold */ count(*)::int as n from (
-    select p.box_id from boxcar.purging p where p.box_id = any ($1::uuid[]) and p.purge_id = $2 and p.until > clock_timestamp() order by p.box_id for key share) h`);
+  select /* purge-marks.hold */ count(*)::int as n
+  from (
+    select p.box_id
+    from boxcar.purging p
+    where p.box_id = any ($1::uuid[]) and p.purge_id = $2 and p.until > clock_timestamp()
+    order by p.box_id
+    for key share
+  ) h`);
 
 /** The marks of one page of a purge. */
 export class PurgeMarks {

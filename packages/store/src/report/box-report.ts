@@ -153,14 +153,23 @@ async function findBox(db: Queryable, boxId: BoxId, project: string) {
 }
 
 /** The agent in a text column, if the column contains the id of an agent: authors are also tools and primitives. */
-const agentNamedBy = (column: string, projectId: string): string =>
-  `left join lateral (select x.name from boxcar.agents x where x.project_id = ${projectId}
-     and x.id = case when ${column} ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then ${column}::uuid end offset 0) author on true`;
+const agentNamedBy = (column: string, projectId: string): string => `
+  left join lateral (
+    select x.name
+    from boxcar.agents x
+    where x.project_id = ${projectId}
+      and x.id = case when ${column} ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then ${column}::uuid end
+    offset 0
+  ) author on true`;
 
-const CARD = `c.id as card_id, c.type, c.role, c.token_estimate as tokens, c.size_bytes, encode(c.content_hash, 'hex') as content_hash,
-    c.author_id as card_author_id, author.name as author, case when $4 then c.content end as content,
-    left(coalesce(c.content->>'text', c.content->>'uri', c.content->>'data', c.content->>'fields', c.content->>'result', c.content->>'error',
-      c.content->>'arguments', c.content::text, '(erased)'), ${PREVIEW_LENGTH}) as preview`;
+const CARD = `
+  c.id as card_id, c.type, c.role, c.token_estimate as tokens, c.size_bytes,
+  encode(c.content_hash, 'hex') as content_hash, c.author_id as card_author_id, author.name as author,
+  case when $4 then c.content end as content,
+  left(coalesce(
+    c.content->>'text', c.content->>'uri', c.content->>'data', c.content->>'fields', c.content->>'result',
+    c.content->>'error', c.content->>'arguments', c.content::text, '(erased)'
+  ), ${PREVIEW_LENGTH}) as preview`;
 
 type CardRow = Row<
   'cards',
@@ -174,20 +183,31 @@ type CardRow = Row<
   };
 
 // Contents count only when they are requested. Contents that do not fit are not read.
-const SIZE_OF_CARD =
-  'left join lateral (select case when $4 then x.size_bytes else 0 end as bytes from boxcar.cards x where x.id = l.card_id offset 0) size on true';
+const SIZE_OF_CARD = `
+  left join lateral (
+    select case when $4 then x.size_bytes else 0 end as bytes
+    from boxcar.cards x
+    where x.id = l.card_id
+    offset 0
+  ) size on true`;
 
 const CONTEXT_CARDS = statement(`
-  with /* box-report.context_cards */ want_boxes as (select * from boxcar.boxes where id = $1 and kind = 'context'),
+  with /* box-report.context_cards */
+  want_boxes as (select * from boxcar.boxes where id = $1 and kind = 'context'),
   seg as (${SEGMENTS}),
   leaf as (${LEAVES}),
   numbered as (select l.*, row_number() over (order by l.ord, l.position) as n from leaf l),
   sized as (
-    select l.*, sum(size.bytes) over (order by l.n) as bytes from numbered l ${SIZE_OF_CARD} where l.n > $2 and l.n <= $2::int + $3::int
+    select l.*, sum(size.bytes) over (order by l.n) as bytes
+    from numbered l
+    ${SIZE_OF_CARD}
+    where l.n > $2 and l.n <= $2::int + $3::int
   )
-  select l.n::int as position, (l.ord - 1)::int as segment, coalesce(l.source, $1) as source, l.position::int as source_position, ${CARD}
-  from sized l cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c
-    ${agentNamedBy('c.author_id', 'c.project_id')}
+  select l.n::int as position, (l.ord - 1)::int as segment, coalesce(l.source, $1) as source,
+    l.position::int as source_position, ${CARD}
+  from sized l
+  cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c
+  ${agentNamedBy('c.author_id', 'c.project_id')}
   where l.n = $2::int + 1 or l.bytes <= ${MAX_PAGE_BYTES}
   order by l.n`);
 
@@ -199,20 +219,35 @@ type ContextRow = CardRow & {
   readonly source_position: number;
 };
 
+// Takes no locks: one statement, so the page is of one snapshot. Entries that are appended after it are on the next page. Contents that do
+// not fit are not read: `stored_before` counts the stored sizes before an entry, which need no look into the contents.
 const TAPE_ENTRIES = statement(`
-  with /* box-report.tape_entries */ listed as (
-    select l.*, size.bytes as card_bytes, coalesce(sum(coalesce(size.bytes, 0) + coalesce(pg_column_size(l.payload), 0))
-      over (order by l.position rows between unbounded preceding and 1 preceding), 0) as stored_before
-    from boxcar.boxes b cross join lateral ${entriesOf('b', { from: '$2::int + 1', to: '$2::int + $3::int' })} l ${SIZE_OF_CARD}
+  with /* box-report.tape_entries */
+  listed as (
+    select
+      l.*, size.bytes as card_bytes,
+      coalesce(
+        sum(coalesce(size.bytes, 0) + coalesce(pg_column_size(l.payload), 0)) over (
+          order by l.position rows between unbounded preceding and 1 preceding
+        ),
+        0
+      ) as stored_before
+    from boxcar.boxes b
+    cross join lateral ${entriesOf('b', { from: '$2::int + 1', to: '$2::int + $3::int' })} l
+    ${SIZE_OF_CARD}
     where b.id = $1
   ),
   sized as (
-    select l.*, sum(coalesce(l.card_bytes, 0) + coalesce(octet_length(l.payload::text), 0)) over (order by l.position) as bytes
-    from listed l where l.stored_before < ${MAX_PAGE_BYTES}
+    select
+      l.*,
+      sum(coalesce(l.card_bytes, 0) + coalesce(octet_length(l.payload::text), 0)) over (order by l.position) as bytes
+    from listed l
+    where l.stored_before < ${MAX_PAGE_BYTES}
   )
   select e.position, e.kind, e.anchor_name, e.turn_id, e.step, e.author_id, e.payload, ${CARD}
-  from sized e left join lateral (select * from boxcar.cards x where x.id = e.card_id offset 0) c on true
-    ${agentNamedBy('c.author_id', 'c.project_id')}
+  from sized e
+  left join lateral (select * from boxcar.cards x where x.id = e.card_id offset 0) c on true
+  ${agentNamedBy('c.author_id', 'c.project_id')}
   where e.position = $2::int + 1 or e.bytes <= ${MAX_PAGE_BYTES}
   order by e.position`);
 
@@ -220,11 +255,16 @@ type TapeRow = CardRow &
   Row<'tapeEntries', 'position' | 'kind' | 'anchor_name' | 'turn_id' | 'step' | 'author_id' | 'payload'>;
 
 const GRANTS = statement(`
-  select /* box-report.grants */ g.agent_id, a.name as agent, g.mode, g.upto_position, g.expires_at, coalesce(g.expires_at <= now(), false) as is_expired,
+  select /* box-report.grants */
+    g.agent_id, a.name as agent, g.mode, g.upto_position, g.expires_at,
+    coalesce(g.expires_at <= now(), false) as is_expired,
     g.source, author.name as source_agent, g.created_at
-  from boxcar.grants g join boxcar.agents a on a.id = g.agent_id ${agentNamedBy('g.source', 'g.project_id')}
+  from boxcar.grants g
+  join boxcar.agents a on a.id = g.agent_id
+  ${agentNamedBy('g.source', 'g.project_id')}
   where g.box_id = $1
-  order by g.created_at, a.name, g.mode limit ${LISTED_GRANTS}`);
+  order by g.created_at, a.name, g.mode
+  limit ${LISTED_GRANTS}`);
 
 const toCard = (row: CardRow & { card_id: CardId }, withContents: boolean): BoxCard => ({
   card_id: row.card_id,

@@ -27,27 +27,48 @@ interface MarkRow extends pg.QueryResultRow {
 const SEEN_AGAIN = '1 minute';
 const RUN_TURNS = 1_000;
 
-// $1: kind; $2: project; $3: id; $4: key, one of each per followed item.
+// $1: kind; $2: project; $3: id; $4: key, one of each per followed item. Takes no locks. A write that is committed after this look changes
+// the next mark. Times are set before the commit, so the look at all sessions of a project goes back far enough to see late commits.
 const MARKS = statement(`
-  with /* change-marks.look */ followed as (
-    select f.* from unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[]) with ordinality as f(kind, project_id, id, key, at))
+  with /* change-marks.look */
+  followed as (
+    select f.*
+    from unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[]) with ordinality as f(kind, project_id, id, key, at)
+  )
   select f.at::int, concat_ws(' ', s.id, s.last_write_at, s.status, s.agent_to, s.frozen_head) as mark
-    from followed f join boxcar.handoff_sessions s on s.project_id = f.project_id and s.session_key = f.key where f.kind = 'session'
+  from followed f
+  join boxcar.handoff_sessions s on s.project_id = f.project_id and s.session_key = f.key
+  where f.kind = 'session'
   union all
   select f.at::int, concat_ws(' ', w.n, w.last) as mark
-    from followed f join (
-      select s.project_id, count(*) as n, max(s.last_write_at) as last from boxcar.handoff_sessions s
-      where s.last_write_at > now() - interval '${SEEN_AGAIN}' group by s.project_id) w on w.project_id = f.project_id
-    where f.kind = 'sessions' and exists (select from followed x where x.kind = 'sessions')
+  from followed f
+  join (
+    select s.project_id, count(*) as n, max(s.last_write_at) as last
+    from boxcar.handoff_sessions s
+    where s.last_write_at > now() - interval '${SEEN_AGAIN}'
+    group by s.project_id
+  ) w on w.project_id = f.project_id
+  where f.kind = 'sessions' and exists (select from followed x where x.kind = 'sessions')
   union all
   select f.at::int, concat_ws(' ', b.id, b.incarnation, b.head_position, b.archived_at) as mark
-    from followed f join boxcar.boxes b on b.id = f.id where f.kind = 'tape'
+  from followed f
+  join boxcar.boxes b on b.id = f.id
+  where f.kind = 'tape'
   union all
   select f.at::int, concat_ws(' ', r.turn_count, r.canceled_at, t.said) as mark
-    from followed f join boxcar.runs r on r.id = f.id and r.project_id = f.project_id cross join lateral (
-      select md5(string_agg(concat_ws(' ', x.id, x.status, x.step_count), ',' order by x.id)) as said from (
-        select o.id, o.status, o.step_count from boxcar.turns o where o.run_id = r.id order by o.id desc limit ${RUN_TURNS}) x) t
-    where f.kind = 'run'`);
+  from followed f
+  join boxcar.runs r on r.id = f.id and r.project_id = f.project_id
+  cross join lateral (
+    select md5(string_agg(concat_ws(' ', x.id, x.status, x.step_count), ',' order by x.id)) as said
+    from (
+      select o.id, o.status, o.step_count
+      from boxcar.turns o
+      where o.run_id = r.id
+      order by o.id desc
+      limit ${RUN_TURNS}
+    ) x
+  ) t
+  where f.kind = 'run'`);
 
 /** The mark of each followed item, in the given order; empty when the item does not exist. One statement. */
 export async function readMarks(db: Queryable, followed: readonly Followed[]): Promise<readonly string[]> {

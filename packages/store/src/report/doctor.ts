@@ -30,10 +30,13 @@ export interface ServerFacts {
 }
 
 const FACTS = statement(`
-  select /* doctor.facts */ current_setting('server_version_num')::int as version_number, current_setting('server_version') as version, current_user::text as role,
+  select /* doctor.facts */
+    current_setting('server_version_num')::int as version_number,
+    current_setting('server_version') as version, current_user::text as role,
     pg_is_in_recovery() or current_setting('default_transaction_read_only') = 'on' as is_read_only,
     (select count(*)::int from pg_stat_activity where datid is not null and usesysid is not null) as connections,
-    current_setting('max_connections')::int as max_connections, extract(epoch from clock_timestamp()) * 1000 as clock`);
+    current_setting('max_connections')::int as max_connections,
+    extract(epoch from clock_timestamp()) * 1000 as clock`);
 
 /** @param options.hasQueues - Whether the queues are also in this database. */
 export async function readServerFacts(
@@ -102,48 +105,151 @@ export interface WorkFacts {
 }
 
 const COUNT_LIMIT = 1_000;
-const counted = (select: string): string =>
-  `(select json_build_object('count', least(count(*), ${COUNT_LIMIT}), 'hasMore', count(*) > ${COUNT_LIMIT}, 'ids', coalesce(json_agg(x.id), '[]'))
-    from (${select} limit ${COUNT_LIMIT + 1}) x)`;
+const counted = (select: string): string => `
+  (
+    select json_build_object(
+      'count', least(count(*), ${COUNT_LIMIT}), 'hasMore', count(*) > ${COUNT_LIMIT},
+      'ids', coalesce(json_agg(x.id), '[]')
+    )
+    from (${select} limit ${COUNT_LIMIT + 1}) x
+  )`;
 
 // $1: how long an item must have been due before it counts, in milliseconds.
 const LATE = "now() - $1 * interval '1 millisecond'";
+// Takes no locks, and its transaction is read-only. All numbers are of one snapshot; each count ends at its limit, so a damaged database is
+// not read whole.
 const WORK = `
   with recursive busy as (
     (select t.worker_target from boxcar.turns t where t.status = 'queued' order by 1 limit 1)
     union all
-    select (select t.worker_target from boxcar.turns t where t.status = 'queued' and t.worker_target > b.worker_target order by 1 limit 1) from busy b where b.worker_target is not null
+    select (
+      select t.worker_target
+      from boxcar.turns t
+      where t.status = 'queued' and t.worker_target > b.worker_target
+      order by 1
+      limit 1
+    )
+    from busy b
+    where b.worker_target is not null
   ),
   rung as (
     (select t.worker_target from boxcar.turns t where t.status = 'dispatched' order by 1 limit 1)
     union all
-    select (select t.worker_target from boxcar.turns t where t.status = 'dispatched' and t.worker_target > b.worker_target order by 1 limit 1) from rung b where b.worker_target is not null
+    select (
+      select t.worker_target
+      from boxcar.turns t
+      where t.status = 'dispatched' and t.worker_target > b.worker_target
+      order by 1
+      limit 1
+    )
+    from rung b
+    where b.worker_target is not null
   ),
   target as (
-    select worker_target from busy where worker_target is not null union select worker_target from rung where worker_target is not null
-    union select unnest(w.targets) from boxcar.workers w where w.lease_until > now()
+    select worker_target
+    from busy
+    where worker_target is not null
+    union
+    select worker_target
+    from rung
+    where worker_target is not null
+    union
+    select unnest(w.targets)
+    from boxcar.workers w
+    where w.lease_until > now()
   )
   select
-    (select coalesce(json_agg(json_build_object('target', g.worker_target,
-      'liveWorkers', (select count(*) from boxcar.workers w where w.lease_until > now() and w.targets @> array[g.worker_target]),
-      'concurrency', (select coalesce(sum(w.concurrency), 0) from boxcar.workers w where w.lease_until > now() and w.targets @> array[g.worker_target]),
-      'hasQueued', exists (select from boxcar.turns t where t.status = 'queued' and t.worker_target = g.worker_target),
-      'dispatched', (select count(*) from (select from boxcar.turns t where t.status = 'dispatched' and t.worker_target = g.worker_target limit 100000) d)) order by g.worker_target), '[]')
-      from (select * from target limit 200) g) as targets,
-    ${counted(`select t.id from boxcar.turns t where t.deadline_at < ${LATE} and t.deadline_at is not null and t.ended_at is null order by t.deadline_at`)} as overdue_turns,
-    ${counted(`select k.id from boxcar.tool_calls k where k.deadline_at < ${LATE} and k.status = 'pending' order by k.deadline_at`)} as overdue_calls,
-    ${counted(`select t.id from boxcar.turns t where t.status = 'running' and not exists (select from boxcar.workers w where w.id = t.holder_id and w.lease_until > ${LATE})`)} as dead_leases,
+    (
+      select coalesce(json_agg(json_build_object(
+        'target', g.worker_target,
+        'liveWorkers', (
+          select count(*)
+          from boxcar.workers w
+          where w.lease_until > now() and w.targets @> array[g.worker_target]
+        ),
+        'concurrency', (
+          select coalesce(sum(w.concurrency), 0)
+          from boxcar.workers w
+          where w.lease_until > now() and w.targets @> array[g.worker_target]
+        ),
+        'hasQueued', exists (
+          select from boxcar.turns t
+          where t.status = 'queued' and t.worker_target = g.worker_target
+        ),
+        'dispatched', (
+          select count(*)
+          from (
+            select from boxcar.turns t
+            where t.status = 'dispatched' and t.worker_target = g.worker_target
+            limit 100000
+          ) d
+        )
+      ) order by g.worker_target), '[]')
+      from (select * from target limit 200) g
+    ) as targets,
+    ${counted(`
+      select t.id
+      from boxcar.turns t
+      where t.deadline_at < ${LATE} and t.deadline_at is not null and t.ended_at is null
+      order by t.deadline_at`)} as overdue_turns,
+    ${counted(`
+      select k.id
+      from boxcar.tool_calls k
+      where k.deadline_at < ${LATE} and k.status = 'pending'
+      order by k.deadline_at`)} as overdue_calls,
+    ${counted(`
+      select t.id
+      from boxcar.turns t
+      where t.status = 'running'
+        and not exists (select from boxcar.workers w where w.id = t.holder_id and w.lease_until > ${LATE})`)}
+    as dead_leases,
     ${counted(`select w.id from boxcar.workers w where w.lease_until < now() and ${isWorker('w')}`)} as dead_workers,
-    (select coalesce(json_agg(json_build_object('schemaVersion', b.schema_version, 'workers', b.n) order by b.schema_version), '[]')
-      from (select w.schema_version, count(*) as n from boxcar.workers w where w.lease_until > now() group by w.schema_version) b) as builds,
-    ${counted('select w.id from boxcar.workers w where w.lease_until > now() and w.schema_version < (select max(v.min_compatible) from boxcar.schema_version v)')} as outdated_workers,
-    ${counted(`select t.id from boxcar.turns t where t.status in ('queued', 'dispatched') and t.format > (select min(w.schema_version) from boxcar.workers w where w.lease_until > now())
-      and t.format > (select max(w.schema_version) from boxcar.workers w where w.lease_until > now() and w.targets @> array[t.worker_target])`)} as unreadable,
-    ${counted("select k.id from boxcar.forks k where k.status = 'open' and k.turn_id is null and k.created_at < now() - interval '1 hour'")} as open_forks,
-    (select coalesce(json_agg(r), '[]') from (
-      select t.id as turn_id, t.epoch, t.worker_target from boxcar.turns t where t.status = 'dispatched' and t.dispatched_at < ${LATE}
-        and (t.format > (select min(w.schema_version) from boxcar.workers w where w.lease_until > now() and w.targets @> array[t.worker_target])) is not true
-      order by t.dispatched_at limit 500) r) as waiting_rings`;
+    (
+      select coalesce(json_agg(json_build_object(
+        'schemaVersion', b.schema_version, 'workers', b.n
+      ) order by b.schema_version), '[]')
+      from (
+        select w.schema_version, count(*) as n
+        from boxcar.workers w
+        where w.lease_until > now()
+        group by w.schema_version
+      ) b
+    ) as builds,
+    ${counted(`
+      select w.id
+      from boxcar.workers w
+      where w.lease_until > now()
+        and w.schema_version < (select max(v.min_compatible) from boxcar.schema_version v)`)} as outdated_workers,
+    ${counted(`
+      select t.id
+      from boxcar.turns t
+      where t.status in ('queued', 'dispatched')
+        and t.format > (select min(w.schema_version) from boxcar.workers w where w.lease_until > now())
+        and t.format > (
+          select max(w.schema_version)
+          from boxcar.workers w
+          where w.lease_until > now() and w.targets @> array[t.worker_target]
+        )`)} as unreadable,
+    ${counted(`
+      select k.id
+      from boxcar.forks k
+      where k.status = 'open' and k.turn_id is null and k.created_at < now() - interval '1 hour'`)} as open_forks,
+    (
+      select coalesce(json_agg(r), '[]')
+      from (
+        select t.id as turn_id, t.epoch, t.worker_target
+        from boxcar.turns t
+        where t.status = 'dispatched'
+          and t.dispatched_at < ${LATE}
+          and (t.format > (
+            select min(w.schema_version)
+            from boxcar.workers w
+            where w.lease_until > now() and w.targets @> array[t.worker_target]
+          )) is not true
+        order by t.dispatched_at
+        limit 500
+      ) r
+    ) as waiting_rings`;
 
 /**
  * Work in progress and late work.

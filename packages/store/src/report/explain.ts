@@ -25,8 +25,9 @@ import type {
   TurnRows,
 } from './turn-rows.js';
 
-const CARD_BOOKKEEPING =
-  "encode(c.content_hash, 'hex') as card_hash, c.token_estimate as card_tokens, c.created_at as card_created_at, c.erased_at is not null as card_is_erased";
+const CARD_BOOKKEEPING = `
+  encode(c.content_hash, 'hex') as card_hash, c.token_estimate as card_tokens, c.created_at as card_created_at,
+  c.erased_at is not null as card_is_erased`;
 
 type StoredCardRow = CardRow &
   Row<'cards', never, { card_tokens: 'token_estimate'; card_created_at: 'created_at' }> & {
@@ -47,10 +48,14 @@ function readStored(row: StoredCardRow): StoredCard | null {
 }
 
 const TURN = statement(`
-  select /* explain.turn */ t.id as turn_id, t.run_id, t.project_id, t.agent_id, a.name as agent_name, t.context_box_id, t.output_box_id, t.status, t.step_count, t.max_steps,
-    t.deliverable_card_id, t.selector, t.selector_version, t.profile_id, f.name as profile_name, f.version as profile_version, f.box_id as profile_box_id,
-    c.content->'data' as profile, ${VIEWED_CARD_READ}, ${CARD_BOOKKEEPING}
-  from boxcar.turns t join boxcar.agents a on a.id = t.agent_id join boxcar.profiles f on f.id = t.profile_id join boxcar.cards c on c.id = f.card_id
+  select /* explain.turn */ t.id as turn_id, t.run_id, t.project_id, t.agent_id, a.name as agent_name,
+    t.context_box_id, t.output_box_id, t.status, t.step_count, t.max_steps, t.deliverable_card_id, t.selector,
+    t.selector_version, t.profile_id, f.name as profile_name, f.version as profile_version,
+    f.box_id as profile_box_id, c.content->'data' as profile, ${VIEWED_CARD_READ}, ${CARD_BOOKKEEPING}
+  from boxcar.turns t
+  join boxcar.agents a on a.id = t.agent_id
+  join boxcar.profiles f on f.id = t.profile_id
+  join boxcar.cards c on c.id = f.card_id
   where t.id = $1`);
 
 type TurnDbRow = StoredCardRow &
@@ -104,16 +109,42 @@ async function loadTurn(db: Queryable, turnId: TurnId): Promise<ExplainedTurn> {
 }
 
 // The anchor of an attempt that was not committed follows from the beginning of its view. Before the fork point, the view of a session
-// begins with the anchor from which the session was made; neither the intention nor its own anchors contain that anchor.
+// begins with the anchor from which the session was made; neither the intention nor its own anchors contain that anchor. Takes no locks: an
+// open step is shown as it is now.
 const STEPS = statement(`
-  select /* explain.steps */ s.step, s.attempt, s.from_position as "fromPosition", s.to_position as "toPosition", s.opened_at as "openedAt", s.committed_at as "committedAt", s.model,
-    encode(s.prompt_hash, 'hex') as "promptHash", encode(s.toolset_hash, 'hex') as "toolsetHash", s.manifest, s.usage, s.error,
-    coalesce((s.manifest->>'anchor')::int,
-      case when t.own_view_anchor > 0 and coalesce(${lastAnchorOf('b', 's.to_position')}, 0) < t.start_position then t.own_view_anchor end,
-      case when b.view_anchor_position <= s.to_position and t.own_view_anchor is distinct from 0 then b.view_anchor_position end,
-      (select n.from_position from boxcar.sessions n where n.id = b.id and s.from_position <= b.fork_position and t.own_view_anchor is distinct from 0),
-      (select max(e.position) from ${edgeEntriesOf('b', { from: '1', to: 's.to_position', where: "o.kind = 'anchor'" }, { order: 'o.position desc', limit: '1' })} e), 0) as "anchorPosition"
-  from boxcar.steps s join boxcar.boxes b on b.id = $2 join boxcar.turns t on t.id = s.turn_id where s.turn_id = $1
+  select /* explain.steps */
+    s.step, s.attempt, s.from_position as "fromPosition", s.to_position as "toPosition", s.opened_at as "openedAt",
+    s.committed_at as "committedAt", s.model, encode(s.prompt_hash, 'hex') as "promptHash",
+    encode(s.toolset_hash, 'hex') as "toolsetHash", s.manifest, s.usage, s.error,
+    coalesce(
+      (s.manifest->>'anchor')::int,
+      case
+        when t.own_view_anchor > 0 and coalesce(${lastAnchorOf('b', 's.to_position')}, 0) < t.start_position
+          then t.own_view_anchor
+      end,
+      case
+        when b.view_anchor_position <= s.to_position and t.own_view_anchor is distinct from 0
+          then b.view_anchor_position
+      end,
+      (
+        select n.from_position
+        from boxcar.sessions n
+        where n.id = b.id and s.from_position <= b.fork_position and t.own_view_anchor is distinct from 0
+      ),
+      (
+        select max(e.position)
+        from ${edgeEntriesOf(
+          'b',
+          { from: '1', to: 's.to_position', where: "o.kind = 'anchor'" },
+          { order: 'o.position desc', limit: '1' },
+        )} e
+      ),
+      0
+    ) as "anchorPosition"
+  from boxcar.steps s
+  join boxcar.boxes b on b.id = $2
+  join boxcar.turns t on t.id = s.turn_id
+  where s.turn_id = $1
   order by s.step, s.attempt`);
 
 type StepDbRow = Row<
@@ -129,9 +160,15 @@ type StepDbRow = Row<
   Pick<StepRow, 'anchorPosition' | 'promptHash' | 'toolsetHash' | 'manifest'>;
 
 const ENTRIES = statement(`
-  select /* explain.entries */ e.position, e.kind, e.payload, e.anchor_name, e.turn_id as entry_turn_id, e.step, ${VIEWED_CARD_READ}, ${CARD_BOOKKEEPING}
-  from boxcar.boxes b cross join lateral ${entriesOf('b', { from: '$2::int', to: 'b.head_position', where: '(o.position <= $3 or o.turn_id = $4)' })} e
-    left join boxcar.cards c on c.id = e.card_id
+  select /* explain.entries */ e.position, e.kind, e.payload, e.anchor_name, e.turn_id as entry_turn_id, e.step,
+    ${VIEWED_CARD_READ}, ${CARD_BOOKKEEPING}
+  from boxcar.boxes b
+  cross join lateral ${entriesOf('b', {
+    from: '$2::int',
+    to: 'b.head_position',
+    where: '(o.position <= $3 or o.turn_id = $4)',
+  })} e
+  left join boxcar.cards c on c.id = e.card_id
   where b.id = $1
   order by e.position`);
 
@@ -166,13 +203,20 @@ async function loadEntries(
 }
 
 const CONTEXTS = statement(`
-  with /* explain.contexts */ want_boxes as (select * from boxcar.boxes where id = any ($1::uuid[]) and kind = 'context'),
+  with /* explain.contexts */
+  want_boxes as (
+    select *
+    from boxcar.boxes
+    where id = any ($1::uuid[]) and kind = 'context'
+  ),
   seg as (${SHOWN_SEGMENTS}),
   leaf as (${SHOWN_LEAVES})
-  select l.box_id, l.rule, l."native", l.is_reference, l.is_summary, l.is_repeat, l.part, l.ord::int, l.position::int, te.kind as entry_kind, te.turn_id as entry_turn_id, te.step as entry_step,
-    ${PACKED_CARD_READ}, ${CARD_BOOKKEEPING}
-  from leaf l cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c
-    left join lateral ${entryAt('l.source', 'l.position')} te on true
+  select l.box_id, l.rule, l."native", l.is_reference, l.is_summary, l.is_repeat, l.part, l.ord::int, l.position::int,
+    te.kind as entry_kind, te.turn_id as entry_turn_id, te.step as entry_step, ${PACKED_CARD_READ},
+    ${CARD_BOOKKEEPING}
+  from leaf l
+  cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c
+  left join lateral ${entryAt('l.source', 'l.position')} te on true
   order by l.box_id, l.ord, l.position, l.part`);
 
 type ContextDbRow = StoredCardRow &
@@ -209,30 +253,45 @@ function toSourced(row: ContextDbRow): SourcedCard | null {
   };
 }
 
-/** The cards at the positions that a budget left out, according to the manifest of a box. */
+/** The cards at the positions that a budget left out, according to the manifest of a box. Takes no locks: a manifest never changes. */
 const CUTS = statement(`
-  with /* explain.cuts */ cut as (
-    select b.id as box_id, s.ordinality as ord, x.rule, x.source, x."native", s.value->'cut'->>'strategy' as strategy, p.value->>'reason' as reason,
-      (r.value->>0)::int as "from", (r.value->>1)::int as "to"
-    from boxcar.boxes b cross join lateral jsonb_array_elements(b.segments) with ordinality s
-      cross join lateral jsonb_to_record(s.value) as x(rule text, source uuid, "native" boolean)
-      cross join lateral jsonb_array_elements(s.value->'cut'->'parts') p
-      cross join lateral jsonb_array_elements(p.value->'ranges') r
+  with /* explain.cuts */
+  cut as (
+    select b.id as box_id, s.ordinality as ord, x.rule, x.source, x."native", s.value->'cut'->>'strategy' as strategy,
+      p.value->>'reason' as reason, (r.value->>0)::int as "from", (r.value->>1)::int as "to"
+    from boxcar.boxes b
+    cross join lateral jsonb_array_elements(b.segments) with ordinality s
+    cross join lateral jsonb_to_record(s.value) as x(rule text, source uuid, "native" boolean)
+    cross join lateral jsonb_array_elements(s.value->'cut'->'parts') p
+    cross join lateral jsonb_array_elements(p.value->'ranges') r
     where b.id = any ($1::uuid[]) and b.kind = 'context'
   ),
   leaf as (
     select g.*, g."from" - 1 + u.n as position, u.card_id
-    from cut g cross join lateral (select b.card_ids from boxcar.boxes b where b.id = coalesce(g.source, g.box_id) and b.kind = 'context' offset 0) l,
-      unnest(l.card_ids[g."from":g."to"]) with ordinality as u(card_id, n)
+    from cut g
+    cross join lateral (
+      select b.card_ids
+      from boxcar.boxes b
+      where b.id = coalesce(g.source, g.box_id) and b.kind = 'context'
+      offset 0
+    ) l, unnest(l.card_ids[g."from":g."to"]) with ordinality as u(card_id, n)
     union all
     select g.*, e.position, e.card_id
-    from cut g cross join lateral (select x.id, x.line_boxes, x.line_ends from boxcar.boxes x where x.id = g.source and x.kind = 'tape' offset 0) t
-      cross join lateral ${entriesOf('t', { from: 'g."from"', to: 'g."to"', where: 'o.card_id is not null' })} e
+    from cut g
+    cross join lateral (
+      select x.id, x.line_boxes, x.line_ends
+      from boxcar.boxes x
+      where x.id = g.source and x.kind = 'tape'
+      offset 0
+    ) t
+    cross join lateral ${entriesOf('t', { from: 'g."from"', to: 'g."to"', where: 'o.card_id is not null' })} e
   )
-  select l.box_id, l.rule, l."native", null::boolean as is_reference, null::boolean as is_summary, null::boolean as is_repeat, 0 as part, l.ord::int, l.position::int, l.strategy, l.reason,
-    te.kind as entry_kind, te.turn_id as entry_turn_id, te.step as entry_step, ${PACKED_CARD_READ}, ${CARD_BOOKKEEPING}
-  from leaf l cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c
-    left join lateral ${entryAt('l.source', 'l.position')} te on true
+  select l.box_id, l.rule, l."native", null::boolean as is_reference, null::boolean as is_summary,
+    null::boolean as is_repeat, 0 as part, l.ord::int, l.position::int, l.strategy, l.reason, te.kind as entry_kind,
+    te.turn_id as entry_turn_id, te.step as entry_step, ${PACKED_CARD_READ}, ${CARD_BOOKKEEPING}
+  from leaf l
+  cross join lateral (select * from boxcar.cards x where x.id = l.card_id offset 0) c
+  left join lateral ${entryAt('l.source', 'l.position')} te on true
   order by l.box_id, l.ord, l.position`);
 
 /** A range may span cards that another rule has put into the box; those cards were not left out. */

@@ -33,8 +33,10 @@ const LISTED_EVIDENCE = 100;
 
 /** SQL of the text of a card, shortened. */
 const PREVIEW = `
-  left(coalesce(c.content->>'text', c.content->>'uri', c.content->>'data', c.content->>'fields', c.content->>'result',
-    c.content->>'error', c.content->>'arguments', c.content::text, '(erased)'), ${PREVIEW_LENGTH})`;
+  left(coalesce(
+    c.content->>'text', c.content->>'uri', c.content->>'data', c.content->>'fields', c.content->>'result',
+    c.content->>'error', c.content->>'arguments', c.content::text, '(erased)'
+  ), ${PREVIEW_LENGTH})`;
 
 const turnLine = ({ tables: { agents, profiles, turns } }: Builder) => ({
   turn_id: turns.id,
@@ -50,12 +52,20 @@ const readLineage = (db: Queryable, turnId: TurnId): Promise<TurnLine[]> =>
   query(db, 'inspect.read_lineage', (builder) => {
     const { orm, tables, asc, eq, sql } = builder;
     const { agents, profiles, turns } = tables;
-    const up = sql`(
-    with recursive up as (
-      select id, parent_turn_id from ${turns} where id = ${turnId}
-      union all
-      select t.id, t.parent_turn_id from up join ${turns} t on t.id = up.parent_turn_id
-    ) select id from up)`;
+    const up = sql`
+      (
+        with recursive up as (
+          select id, parent_turn_id
+          from ${turns}
+          where id = ${turnId}
+          union all
+          select t.id, t.parent_turn_id
+          from up
+          join ${turns} t on t.id = up.parent_turn_id
+        )
+        select id
+        from up
+      )`;
     return orm
       .select(turnLine(builder))
       .from(turns)
@@ -141,7 +151,10 @@ const readEvidence = (db: Queryable, turnId: TurnId): Promise<EvidenceLine[]> =>
         tool_call_id: evidence.toolCallId,
         at: evidence.createdAt,
         usage: evidence.usage,
-        preview: sql<string>`left(coalesce(nullif(${evidence.body}->>'text', ''), ${evidence.body}->>'result', ${evidence.body} #>> '{}'), ${PREVIEW_LENGTH})`,
+        preview: sql<string>`
+          left(coalesce(
+            nullif(${evidence.body}->>'text', ''), ${evidence.body}->>'result', ${evidence.body} #>> '{}'
+          ), ${PREVIEW_LENGTH})`,
       })
       .from(evidence)
       .where(eq(evidence.turnId, turnId))
@@ -150,22 +163,27 @@ const readEvidence = (db: Queryable, turnId: TurnId): Promise<EvidenceLine[]> =>
   );
 
 const CONTEXT_CARDS = statement(`
-    select /* inspect.context_cards */ c.id as card_id, c.type, c.role, c.token_estimate as tokens, ${PREVIEW} as preview, (s.ord - 1)::int as segment
-    from boxcar.boxes b
-    cross join lateral jsonb_array_elements(b.segments) with ordinality as s(value, ord)
-    cross join lateral jsonb_to_record(s.value) as x(source uuid, "from" int, "to" int, skip jsonb)
-    cross join lateral (
-      select u.card_id, x."from" - 1 + u.n as position from boxcar.boxes l, unnest(l.card_ids[x."from":x."to"]) with ordinality as u(card_id, n)
-      where l.id = coalesce(x.source, b.id) and not coalesce(x.skip @> to_jsonb(x."from" - 1 + u.n), false)
-      union all
-      select e.card_id, e.position from boxcar.boxes t
-        cross join lateral ${entriesOf('t', { from: 'x."from"', to: 'x."to"', where: 'o.card_id is not null' })} e
-      where t.id = x.source and t.kind = 'tape' and not coalesce(x.skip @> to_jsonb(e.position), false)
-      order by position limit ${LISTED_CARDS}
-    ) leaf
-    join boxcar.cards c on c.id = leaf.card_id
-    where b.id = $1
-    order by s.ord, leaf.position limit ${LISTED_CARDS}`);
+  select /* inspect.context_cards */ c.id as card_id, c.type, c.role, c.token_estimate as tokens,
+    ${PREVIEW} as preview, (s.ord - 1)::int as segment
+  from boxcar.boxes b
+  cross join lateral jsonb_array_elements(b.segments) with ordinality as s(value, ord)
+  cross join lateral jsonb_to_record(s.value) as x(source uuid, "from" int, "to" int, skip jsonb)
+  cross join lateral (
+    select u.card_id, x."from" - 1 + u.n as position
+    from boxcar.boxes l, unnest(l.card_ids[x."from":x."to"]) with ordinality as u(card_id, n)
+    where l.id = coalesce(x.source, b.id) and not coalesce(x.skip @> to_jsonb(x."from" - 1 + u.n), false)
+    union all
+    select e.card_id, e.position
+    from boxcar.boxes t
+    cross join lateral ${entriesOf('t', { from: 'x."from"', to: 'x."to"', where: 'o.card_id is not null' })} e
+    where t.id = x.source and t.kind = 'tape' and not coalesce(x.skip @> to_jsonb(e.position), false)
+    order by position
+    limit ${LISTED_CARDS}
+  ) leaf
+  join boxcar.cards c on c.id = leaf.card_id
+  where b.id = $1
+  order by s.ord, leaf.position
+  limit ${LISTED_CARDS}`);
 
 async function readContext(db: Queryable, boxId: BoxId): Promise<TurnReport['context']> {
   const [box] = await query(db, 'inspect.read_context', ({ orm, tables: { boxes }, eq }) =>
@@ -190,7 +208,8 @@ const costsOf = ({ sql, tables: { steps } }: Builder) => ({
   output_tokens: sql<number>`coalesce(sum((${steps.usage}->>'output_tokens')::bigint), 0)::float8`,
   cost_micros: sql<number>`coalesce(sum((${steps.usage}->>'cost_micros')::bigint), 0)::float8`,
   free_steps: sql<number>`(count(*) filter (where ${steps.usage}->'free' = 'true'))::int`,
-  unpriced_steps: sql<number>`(count(*) filter (where ${steps.usage} is not null and ${steps.usage}->'cost_micros' is null))::int`,
+  unpriced_steps: sql<number>`
+    (count(*) filter (where ${steps.usage} is not null and ${steps.usage}->'cost_micros' is null))::int`,
 });
 const NO_COST: TurnCost = {
   input_tokens: 0,
@@ -208,12 +227,20 @@ async function readCosts(db: Queryable, turnId: TurnId): Promise<Pick<TurnReport
   const [tree] = await query(db, 'inspect.read_tree_costs', (builder) => {
     const { orm, tables, eq, sql } = builder;
     const { steps, turns } = tables;
-    const below = sql`(
-    with recursive below as (
-      select id from ${turns} where id = ${turnId}
-      union all
-      select t.id from below b cross join lateral (select id from ${turns} t where t.parent_turn_id = b.id offset 0) t
-    ) select id from below)`;
+    const below = sql`
+      (
+        with recursive below as (
+          select id
+          from ${turns}
+          where id = ${turnId}
+          union all
+          select t.id
+          from below b
+          cross join lateral (select id from ${turns} t where t.parent_turn_id = b.id offset 0) t
+        )
+        select id
+        from below
+      )`;
     return orm
       .select({ ...costsOf(builder), turns: sql<number>`count(distinct ${turns.id})::int` })
       .from(turns)

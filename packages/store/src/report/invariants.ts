@@ -4,6 +4,9 @@
  * docs/reference/operations.md, "Invariants".
  *
  * Statements read the turns in `scope`: all turns that have not ended and the newest turns, up to the requested number of each.
+ *
+ * No statement takes locks, and none disturbs the work. They read one snapshot, so each sees a transaction as a whole or not at all, and
+ * a rule with `always` must hold at every commit. With a time limit each statement has a snapshot of its own.
  */
 
 import { checkDuration } from '@boxcar/kernel';
@@ -31,11 +34,36 @@ const LIMIT = 'limit :turns';
 /** All turns: not materialized, so that the planner knows their number and their indexes. */
 const ALL_TURNS = 'scope as not materialized (select * from boxcar.turns)';
 
-const NEWEST_TURNS = `scope as materialized (
-  select * from boxcar.turns where id in (
-    (select id from boxcar.turns order by id desc ${LIMIT})
-    union (select id from boxcar.turns where status in ('dispatched', 'running', 'suspended') order by id ${LIMIT})
-    union (select id from boxcar.turns where status = 'queued' order by id ${LIMIT})))`;
+/** Some turns, each found by an index: the newest, and the oldest of those that have not ended. */
+const NEWEST_TURNS = `
+  scope as materialized (
+    select *
+    from boxcar.turns
+    where id in (
+      (
+        select id
+        from boxcar.turns
+        order by id desc
+        ${LIMIT}
+      )
+      union
+      (
+        select id
+        from boxcar.turns
+        where status in ('dispatched', 'running', 'suspended')
+        order by id
+        ${LIMIT}
+      )
+      union
+      (
+        select id
+        from boxcar.turns
+        where status = 'queued'
+        order by id
+        ${LIMIT}
+      )
+    )
+  )`;
 
 export const INVARIANTS: readonly Invariant[] = [
   ...TURN_INVARIANTS,
@@ -152,7 +180,13 @@ function ask(
  */
 export function invariantStatement({ broken }: Invariant, turns: number | undefined): Statement {
   const scope = turns === undefined ? ALL_TURNS : NEWEST_TURNS;
-  const text = `with /* invariants.broken */ ${scope}, found as materialized (${broken}) select found.id::text as id, found.what from found limit $1`;
+  const text = `
+    with /* invariants.broken */
+    ${scope},
+    found as materialized (${broken})
+    select found.id::text as id, found.what
+    from found
+    limit $1`;
   // Named, so that it is planned once: the tests run it many times on one connection.
   return statement(text.replaceAll(LIMIT, turns === undefined ? '' : `limit ${turns}`));
 }

@@ -22,7 +22,10 @@ export interface ReadableContext extends pg.QueryResultRow {
 
 const CONTEXT = statement(`
   select /* turn-reads.context */ t.id as turn_id, t.run_id, a.name as agent, t.status, t.context_box_id
-  from boxcar.turns t join boxcar.agents a on a.id = t.agent_id join boxcar.boxes b on b.id = t.context_box_id join boxcar.projects p on p.id = t.project_id
+  from boxcar.turns t
+  join boxcar.agents a on a.id = t.agent_id
+  join boxcar.boxes b on b.id = t.context_box_id
+  join boxcar.projects p on p.id = t.project_id
   where t.id = $1 and t.project_id = $2 and (t.agent_id = $3 or ${readsAll('$3')})`);
 
 /** Undefined when the turn does not exist, or the reader may not read its context. One statement. */
@@ -39,10 +42,18 @@ export async function findReadableContext(
 // given is not a sign of the requester.
 const SEEN = statement(`
   select /* turn-reads.seen */ 1 as seen
-  from boxcar.turns t join boxcar.boxes b on b.id = t.context_box_id join boxcar.projects p on p.id = t.project_id
-  where t.id = $1 and t.project_id = $2 and (p.operator_agent_id = $3 or t.agent_id = $3 or t.told_agent_id = $3
-    or (select q.agent_id from boxcar.turns q where q.id = t.parent_turn_id) = $3
-    or (t.parent_turn_id is null and b.maker_agent_id = $3 and b.created_at = t.created_at))`);
+  from boxcar.turns t
+  join boxcar.boxes b on b.id = t.context_box_id
+  join boxcar.projects p on p.id = t.project_id
+  where t.id = $1
+    and t.project_id = $2
+    and (
+      p.operator_agent_id = $3
+      or t.agent_id = $3
+      or t.told_agent_id = $3
+      or (select q.agent_id from boxcar.turns q where q.id = t.parent_turn_id) = $3
+      or (t.parent_turn_id is null and b.maker_agent_id = $3 and b.created_at = t.created_at)
+    )`);
 
 /** Whether the reader may know the end of a turn: the turn is its own, or it has requested the turn. One statement. */
 export async function seesTurn(
@@ -75,12 +86,22 @@ export interface RunPage {
 }
 
 const TURNS = statement(`
-  select /* turn-reads.run */ t.id as turn_id, t.parent_turn_id, t.status, a.name as agent, f.name as profile, t.primitive, t.step_count as steps,
-    t.error->>'code' as error_code, t.created_at, t.ended_at
-  from boxcar.turns t join boxcar.agents a on a.id = t.agent_id join boxcar.profiles f on f.id = t.profile_id join boxcar.projects p on p.id = t.project_id
-  where t.run_id = $1 and t.project_id = $2 and ($4::uuid is null or t.id > $4)
-    and (p.operator_agent_id = $3 or t.agent_id = $3 or (select q.agent_id from boxcar.turns q where q.id = t.parent_turn_id) = $3)
-  order by t.id limit $5`);
+  select /* turn-reads.run */ t.id as turn_id, t.parent_turn_id, t.status, a.name as agent, f.name as profile,
+    t.primitive, t.step_count as steps, t.error->>'code' as error_code, t.created_at, t.ended_at
+  from boxcar.turns t
+  join boxcar.agents a on a.id = t.agent_id
+  join boxcar.profiles f on f.id = t.profile_id
+  join boxcar.projects p on p.id = t.project_id
+  where t.run_id = $1
+    and t.project_id = $2
+    and ($4::uuid is null or t.id > $4)
+    and (
+      p.operator_agent_id = $3
+      or t.agent_id = $3
+      or (select q.agent_id from boxcar.turns q where q.id = t.parent_turn_id) = $3
+    )
+  order by t.id
+  limit $5`);
 
 /** A page of the turns of a run that the reader may see; empty when it may not see any. One statement. */
 export async function readRunTurns(

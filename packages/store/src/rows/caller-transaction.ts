@@ -42,8 +42,11 @@ export function toQueryable(tx: CallerTx): Queryable {
 }
 
 const LOOK = statement(`
-  select /* caller-transaction.look */ current_setting('transaction_isolation') as isolation, current_setting('transaction_read_only') as read_only,
-    current_setting('lock_timeout') as lock_timeout, to_regclass('boxcar.operations') is not null as has_kernel`);
+  select /* caller-transaction.look */
+    current_setting('transaction_isolation') as isolation,
+    current_setting('transaction_read_only') as read_only,
+    current_setting('lock_timeout') as lock_timeout,
+    to_regclass('boxcar.operations') is not null as has_kernel`);
 const LIMIT_LOCKS = statement(
   `select /* caller-transaction.limit_locks */ set_config('lock_timeout', $1, true)`,
 );

@@ -24,8 +24,11 @@ const JOB_SETTLED_AFTER = "interval '1 day'";
  * @param id - The column with the row's id.
  * @param now - The clock of the search.
  */
-export const notSetAside = (kind: SweepKind, id: string, now = 'now()'): string =>
-  `not exists (select from boxcar.sweep_failures f where f.kind = '${kind}' and f.row_id = ${id} and (f.is_dead or f.next_try_at > ${now}))`;
+export const notSetAside = (kind: SweepKind, id: string, now = 'now()'): string => `
+  not exists (
+    select from boxcar.sweep_failures f
+    where f.kind = '${kind}' and f.row_id = ${id} and (f.is_dead or f.next_try_at > ${now})
+  )`;
 
 /** The kinds as a list in SQL. */
 export const listOf = (kinds: readonly SweepKind[]): string => kinds.map((kind) => `'${kind}'`).join(', ');
@@ -40,11 +43,17 @@ const STEP = "' [(]at step ([0-9]+)[)]$'";
 export const causeIn = (note: string): string => note.replace(/ \(at step \d+\)$/, '');
 
 /** True for a note `f` about the current step of a turn `t`. */
-export const IS_OF_STEP = `coalesce(substring(f.last_error from ${STEP}), (t.step_count + 1)::text) = (t.step_count + 1)::text`;
+export const IS_OF_STEP = `
+  coalesce(substring(f.last_error from ${STEP}), (t.step_count + 1)::text) = (t.step_count + 1)::text`;
 
 /** True for turns `t` that may be run now: runs at this step have not failed recently, and the turn was not given up. */
-export const mayRun = (now = 'now()'): string =>
-  `not exists (select from boxcar.sweep_failures f where f.kind = 'turn_runs' and f.row_id = t.id and (f.is_dead or (f.next_try_at > ${now} and ${IS_OF_STEP})))`;
+export const mayRun = (now = 'now()'): string => `
+  not exists (
+    select from boxcar.sweep_failures f
+    where f.kind = 'turn_runs'
+      and f.row_id = t.id
+      and (f.is_dead or (f.next_try_at > ${now} and ${IS_OF_STEP}))
+  )`;
 
 /** A given-up turn may only be ended. Written as a probe, because the table is nearly always empty. */
 export const NOT_GIVEN_UP =
@@ -56,13 +65,22 @@ export const NOT_GIVEN_UP =
  *
  * @param now - The clock of the search.
  */
-export const settledFailure = (now = 'now()'): string =>
-  `not f.is_dead and f.next_try_at < ${now} - case when f.kind = 'blocked_jobs' then ${JOB_SETTLED_AFTER} else ${SETTLED_AFTER} end
-    and (f.kind <> 'turn_runs' or not exists (select from boxcar.turns t where t.id = f.row_id and t.ended_at is null and ${IS_OF_STEP}))`;
+export const settledFailure = (now = 'now()'): string => `
+  not f.is_dead
+  and f.next_try_at < ${now} - case when f.kind = 'blocked_jobs' then ${JOB_SETTLED_AFTER} else ${SETTLED_AFTER} end
+  and (
+    f.kind <> 'turn_runs'
+    or not exists (select from boxcar.turns t where t.id = f.row_id and t.ended_at is null and ${IS_OF_STEP})
+  )`;
 
 /** The cause in a dead letter of the row `id`: the row's end was given up and will never happen. */
-export const lostCause = (id: string, kinds: readonly SweepKind[]): string =>
-  `(select f.last_error from boxcar.sweep_failures f where f.kind in (${listOf(kinds)}) and f.row_id = ${id} and f.is_dead limit 1)`;
+export const lostCause = (id: string, kinds: readonly SweepKind[]): string => `
+  (
+    select f.last_error
+    from boxcar.sweep_failures f
+    where f.kind in (${listOf(kinds)}) and f.row_id = ${id} and f.is_dead
+    limit 1
+  )`;
 
 export interface SweepFailure {
   readonly kind: SweepKind;
@@ -71,7 +89,8 @@ export interface SweepFailure {
   readonly error: string;
 }
 
-const IS_SAME_STEP = `substring(f.last_error from ${STEP}) is not distinct from substring(excluded.last_error from ${STEP})`;
+const IS_SAME_STEP = `
+  substring(f.last_error from ${STEP}) is not distinct from substring(excluded.last_error from ${STEP})`;
 /** `$7`: an earlier try got no answer. If its note exists, the failure has already been counted. */
 const IS_NOTED =
   '$7::boolean and f.last_error = excluded.last_error and f.next_try_at > coalesce($1::timestamptz, now())';
@@ -79,13 +98,22 @@ const COUNT = `case when ${IS_SAME_STEP} then f.attempts + case when ${IS_NOTED}
 
 /** `$1`: the clock of tests, `$2` to `$7`: kind, row, project, error, tries, whether it may already be noted. */
 export const NOTE_TEXT = `
-  insert /* dead-letters.note */ into boxcar.sweep_failures as f (kind, row_id, project_id, attempts, last_error, next_try_at, is_dead)
-  select $2, $3::uuid, coalesce($4::uuid, t.project_id), 1, $5 || case when $2 = 'turn_runs' and t.id is not null then ' (at step ' || t.step_count + 1 || ')' else '' end,
-    coalesce($1::timestamptz, now()) + interval '2 seconds', $6 <= 1
-  from (select 1) one left join lateral (select x.* from boxcar.turns x where x.id = $3::uuid offset 0) t on true
-  on conflict (kind, row_id) do update set attempts = ${COUNT}, last_error = case when f.is_dead then f.last_error else excluded.last_error end,
-    next_try_at = coalesce($1::timestamptz, now()) + power(2, least(${COUNT}, 20)) * interval '1 second',
-    is_dead = f.is_dead or ${COUNT} >= $6, first_failed_at = case when ${IS_SAME_STEP} then f.first_failed_at else excluded.first_failed_at end
+  insert /* dead-letters.note */ into boxcar.sweep_failures as f (
+    kind, row_id, project_id, attempts, last_error, next_try_at, is_dead
+  )
+  select
+    $2, $3::uuid, coalesce($4::uuid, t.project_id), 1,
+    $5 || case when $2 = 'turn_runs' and t.id is not null then ' (at step ' || t.step_count + 1 || ')' else '' end,
+    coalesce($1::timestamptz, now()) + interval '2 seconds',
+    $6 <= 1
+  from (select 1) one
+  left join lateral (select x.* from boxcar.turns x where x.id = $3::uuid offset 0) t on true
+  on conflict (kind, row_id) do update
+    set attempts = ${COUNT},
+      last_error = case when f.is_dead then f.last_error else excluded.last_error end,
+      next_try_at = coalesce($1::timestamptz, now()) + power(2, least(${COUNT}, 20)) * interval '1 second',
+      is_dead = f.is_dead or ${COUNT} >= $6,
+      first_failed_at = case when ${IS_SAME_STEP} then f.first_failed_at else excluded.first_failed_at end
   returning f.attempts, f.is_dead`;
 const NOTE = statement(NOTE_TEXT);
 
@@ -136,8 +164,13 @@ export async function noteWithin(
 
 // A release and its note have the same time. The next try of an earlier run's note was due before this run was claimed.
 const NOTED = statement(`
-  select /* dead-letters.noted */ f.attempts, f.is_dead from boxcar.turns t join boxcar.sweep_failures f on f.kind = 'turn_runs' and f.row_id = t.id
-  where t.id = $1 and t.status = 'dispatched' and t.epoch = $2 and f.next_try_at > t.dispatched_at`);
+  select /* dead-letters.noted */ f.attempts, f.is_dead
+  from boxcar.turns t
+  join boxcar.sweep_failures f on f.kind = 'turn_runs' and f.row_id = t.id
+  where t.id = $1
+    and t.status = 'dispatched'
+    and t.epoch = $2
+    and f.next_try_at > t.dispatched_at`);
 
 /** The note that was written together with the release of a turn to this epoch, if the turn has not been claimed since. */
 export async function findNoted(
@@ -149,8 +182,11 @@ export async function findNoted(
 }
 
 const FIND_BLOCKED = statement(`
-  select /* dead-letters.find_blocked */ f.attempts, f.last_error as cause, greatest(extract(epoch from f.next_try_at - now()) * 1000, 0)::float8 as wait_ms
-  from boxcar.sweep_failures f where f.kind = 'blocked_jobs' and f.row_id = $1`);
+  select /* dead-letters.find_blocked */
+    f.attempts, f.last_error as cause,
+    greatest(extract(epoch from f.next_try_at - now()) * 1000, 0)::float8 as wait_ms
+  from boxcar.sweep_failures f
+  where f.kind = 'blocked_jobs' and f.row_id = $1`);
 
 /** How often a job has blocked the event loop of its worker, the cause, and the time until it may run again. */
 export interface BlockedJob extends pg.QueryResultRow {
@@ -165,9 +201,9 @@ export async function findBlockedJob(db: Queryable, noteId: string): Promise<Blo
   return row;
 }
 
-const FORGET = statement(
-  `delete /* dead-letters.forget */ from boxcar.sweep_failures f where ${settledFailure('coalesce($1::timestamptz, now())')}`,
-);
+const FORGET = statement(`
+  delete /* dead-letters.forget */ from boxcar.sweep_failures f
+  where ${settledFailure('coalesce($1::timestamptz, now())')}`);
 
 /** Deletes the notes about rows that have been handled since. */
 export async function forgetSettledFailures(
@@ -213,8 +249,10 @@ export async function listDeadLetters(db: Queryable, limit: number): Promise<Dea
 }
 
 const REVIVE = statement(`
-  update /* dead-letters.revive */ boxcar.sweep_failures f set is_dead = false, attempts = 1, next_try_at = now()
-  from unnest($1::text[], $2::uuid[]) as d(kind, row_id) where f.kind = d.kind and f.row_id = d.row_id`);
+  update /* dead-letters.revive */ boxcar.sweep_failures f
+  set is_dead = false, attempts = 1, next_try_at = now()
+  from unnest($1::text[], $2::uuid[]) as d(kind, row_id)
+  where f.kind = d.kind and f.row_id = d.row_id`);
 
 /**
  * Makes the sweeps try again the rows that they have given up.

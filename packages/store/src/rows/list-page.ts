@@ -132,12 +132,23 @@ export async function loadPage<T extends object>(
   of: { readonly window: Window; readonly ctes: string; readonly columns: string; readonly joins: string },
 ): Promise<ListPage<T>> {
   const text = `
-  with /* list-page.page */ ${of.ctes},
-  shown as materialized (select p.created_at, p.id from page p order by ${newestFirst('p')} limit ${of.window.limit})
-  select k.id as list_id, ${placeText('k')} as list_at, (select count(*) from page) > ${of.window.limit} as list_more,
-    (select s.id from scan s) as scan_id, (select ${placeText('s')} from scan s) as scan_at, ${of.columns}
-  from (select) one left join (shown k ${of.joins}) on true
-  order by ${newestFirst('k')}`;
+    with /* list-page.page */
+    ${of.ctes},
+    shown as materialized (
+      select p.created_at, p.id
+      from page p
+      order by ${newestFirst('p')}
+      limit ${of.window.limit}
+    )
+    select
+      k.id as list_id, ${placeText('k')} as list_at,
+      (select count(*) from page) > ${of.window.limit} as list_more,
+      (select s.id from scan s) as scan_id,
+      (select ${placeText('s')} from scan s) as scan_at,
+      ${of.columns}
+    from (select) one
+    left join (shown k ${of.joins}) on true
+    order by ${newestFirst('k')}`;
   const found = await transaction(pool, async (tx) => {
     await tx.query({ text: 'set local plan_cache_mode = force_custom_plan' });
     return run<PageRow>(tx, statement(text), values.list);

@@ -25,12 +25,20 @@ export interface NotifyRight {
 }
 
 const FACTS = statement(`
-  select /* notify-rights.facts */ p.operator_agent_id = m.id as is_operator, c.content->'data'->'delegation_policy' as policy, ${OWNS} or ${grantOf('append')} is not null as may_append,
-    a.id as agent_id, a.name as agent_name, a.owner_agent_id, a.is_shared is true as is_shared, (${grantOf('append')}->>'until') is null and ${grantOf('append')} is not null as may_append_always,
+  select /* notify-rights.facts */
+    p.operator_agent_id = m.id as is_operator,
+    c.content->'data'->'delegation_policy' as policy,
+    ${OWNS} or ${grantOf('append')} is not null as may_append,
+    a.id as agent_id, a.name as agent_name, a.owner_agent_id, a.is_shared is true as is_shared,
+    (${grantOf('append')}->>'until') is null and ${grantOf('append')} is not null as may_append_always,
     t.name as target_profile, t.tags as target_tags
-  from boxcar.boxes b join boxcar.projects p on p.id = b.project_id join boxcar.agents m on m.id = $3 and m.project_id = p.id
-    left join boxcar.profiles f on f.id = m.profile_id left join boxcar.cards c on c.id = f.card_id
-    left join boxcar.agents a on a.id = b.owner_agent_id and a.tape_box_id = b.id left join boxcar.profiles t on t.id = a.profile_id
+  from boxcar.boxes b
+  join boxcar.projects p on p.id = b.project_id
+  join boxcar.agents m on m.id = $3 and m.project_id = p.id
+  left join boxcar.profiles f on f.id = m.profile_id
+  left join boxcar.cards c on c.id = f.card_id
+  left join boxcar.agents a on a.id = b.owner_agent_id and a.tape_box_id = b.id
+  left join boxcar.profiles t on t.id = a.profile_id
   where b.id = $1 and b.project_id = $2`);
 
 type FactsRow = Outer<Row<'agents', 'owner_agent_id', { agent_id: 'id' }>> &
@@ -76,12 +84,19 @@ export async function findNotifyRefusal(
 }
 
 const MAKER = statement(`
-  select /* notify-rights.maker */ m.id from (
-    select a.owner_agent_id as id, 1 as rank from boxcar.turns t join boxcar.agents a on a.id = t.agent_id
+  select /* notify-rights.maker */ m.id
+  from (
+    select a.owner_agent_id as id, 1 as rank
+    from boxcar.turns t
+    join boxcar.agents a on a.id = t.agent_id
     where t.id = $1 and exists (select from boxcar.sessions s where s.agent_id = a.id)
     union all
-    select h.source_agent_id, 2 from boxcar.handoffs h where h.turn_id = $1 and h.notifies) m
-  order by m.rank limit 1`);
+    select h.source_agent_id, 2
+    from boxcar.handoffs h
+    where h.turn_id = $1 and h.notifies
+  ) m
+  order by m.rank
+  limit 1`);
 
 /**
  * The maker of the session that a turn belongs to, or of the handoff that the turn served and whose end must be reported; undefined for

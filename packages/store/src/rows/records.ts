@@ -10,15 +10,19 @@ import {
   readProviderData,
 } from '@boxcar/kernel';
 
-export const CARD_COLUMNS =
-  'id uuid, project_id uuid, type text, role text, content text, content_hash text, size_bytes int, token_estimate int, metadata jsonb, author_id text, tool_call_id uuid, provider_data json';
+export const CARD_COLUMNS = `
+  id uuid, project_id uuid, type text, role text, content text, content_hash text, size_bytes int, token_estimate int,
+  metadata jsonb, author_id text, tool_call_id uuid, provider_data json`;
 
 /** The select list that turns a recordset `x` of `CARD_COLUMNS` into rows of boxcar.cards. */
-export const CARD_VALUES =
-  "x.id, x.project_id, x.type, x.role, x.content::json, decode(x.content_hash, 'hex'), x.size_bytes, x.token_estimate, x.metadata, x.author_id, x.tool_call_id, x.provider_data";
+export const CARD_VALUES = `
+  x.id, x.project_id, x.type, x.role, x.content::json, decode(x.content_hash, 'hex'), x.size_bytes, x.token_estimate,
+  x.metadata, x.author_id, x.tool_call_id, x.provider_data`;
 
-export const CARD_TARGET =
-  'boxcar.cards (id, project_id, type, role, content, content_hash, size_bytes, token_estimate, metadata, author_id, tool_call_id, provider_data)';
+export const CARD_TARGET = `boxcar.cards (
+    id, project_id, type, role, content, content_hash, size_bytes, token_estimate, metadata, author_id, tool_call_id,
+    provider_data
+  )`;
 
 export const cardRecord = (card: NewCard): Record<string, unknown> => ({
   id: card.id,
@@ -36,8 +40,10 @@ export const cardRecord = (card: NewCard): Record<string, unknown> => ({
 });
 
 /** Columns of a card as reads return them, each prefixed with `card_`. */
-export const CARD_READ =
-  'c.id as card_id, c.type as card_type, c.role as card_role, coalesce(c.content, c.placeholder) as card_content, c.metadata as card_metadata, c.author_id as card_author_id, c.tool_call_id as card_tool_call_id';
+export const CARD_READ = `
+  c.id as card_id, c.type as card_type, c.role as card_role,
+  coalesce(c.content, c.placeholder) as card_content,
+  c.metadata as card_metadata, c.author_id as card_author_id, c.tool_call_id as card_tool_call_id`;
 
 /** The same with the data that a provider attached. Only views load these data. */
 export const VIEWED_CARD_READ = `${CARD_READ}, c.provider_data as card_provider_data`;

@@ -26,34 +26,71 @@ interface Right {
 
 // BullMQ creates a sequence for the ids of a queue when jobs are first added to it in bulk, so the role must be able to create one.
 // Such a sequence belongs to the role that created it, and this program does not use it: its jobs have their own ids.
+// Takes no locks: it only reads the catalogue.
 // $1: the role; null: the role of this connection. $2: rights on tables. $3: functions. $4: whether this database has the queues.
 const MISSING = statement(`
-  with /* worker-rights.missing */ role as (select r.oid from pg_roles r where r.rolname = coalesce($1::text, current_user::text)),
-  space as (select n.oid, n.nspname, n.nspowner from pg_namespace n where n.nspname = 'boxcar' or ($4 and n.nspname = 'bullmq')),
+  with /* worker-rights.missing */
+  role as (
+    select r.oid
+    from pg_roles r
+    where r.rolname = coalesce($1::text, current_user::text)
+  ),
+  space as (
+    select n.oid, n.nspname, n.nspowner
+    from pg_namespace n
+    where n.nspname = 'boxcar' or ($4 and n.nspname = 'bullmq')
+  ),
   wanted as (
-    select 1 as place, r.what as right, format('database %I', current_database()) as target, has_database_privilege(role.oid, current_database(), r.what) as has
-    from role cross join (values ('connect'), ('temporary')) r(what)
+    select
+      1 as place, r.what as right,
+      format('database %I', current_database()) as target,
+      has_database_privilege(role.oid, current_database(), r.what) as has
+    from role
+    cross join (values ('connect'), ('temporary')) r(what)
     union all
     select 2, x.what, format('schema %I', s.nspname), has_schema_privilege(role.oid, s.oid, x.what)
-    from role cross join space s join (values ('usage'), ('create')) x(what) on x.what = 'usage' or s.nspname = 'bullmq'
+    from role
+    cross join space s
+    join (values ('usage'), ('create')) x(what) on x.what = 'usage' or s.nspname = 'bullmq'
     union all
-    select 3, x.right, format('table %I.%I', s.nspname, c.relname),
-      case x.right when 'update (id)' then has_column_privilege(role.oid, c.oid, 'id', 'update') else has_table_privilege(role.oid, c.oid, x.right) end
-    from role cross join json_to_recordset($2) as x(name text, "right" text)
-      join space s on s.nspname = 'boxcar' join pg_class c on c.relnamespace = s.oid and c.relname = x.name
+    select
+      3, x.right, format('table %I.%I', s.nspname, c.relname),
+      case x.right
+        when 'update (id)' then has_column_privilege(role.oid, c.oid, 'id', 'update')
+        else has_table_privilege(role.oid, c.oid, x.right)
+      end
+    from role
+    cross join json_to_recordset($2) as x(name text, "right" text)
+    join space s on s.nspname = 'boxcar'
+    join pg_class c on c.relnamespace = s.oid and c.relname = x.name
     union all
-    select 4, 'execute', format('function %s', p.oid::regprocedure), has_function_privilege(role.oid, p.oid, 'execute')
-    from role cross join space s join pg_proc p on p.pronamespace = s.oid where s.nspname = 'bullmq' or p.proname = any ($3)
+    select
+      4, 'execute', format('function %s', p.oid::regprocedure),
+      has_function_privilege(role.oid, p.oid, 'execute')
+    from role
+    cross join space s
+    join pg_proc p on p.pronamespace = s.oid
+    where s.nspname = 'bullmq' or p.proname = any ($3)
     union all
     select 5, x.what, format('table %I.%I', s.nspname, c.relname), has_table_privilege(role.oid, c.oid, x.what)
-    from role cross join space s join pg_class c on c.relnamespace = s.oid and c.relkind = 'r'
-      cross join (values ('select'), ('insert'), ('update'), ('delete')) x(what)
+    from role
+    cross join space s
+    join pg_class c on c.relnamespace = s.oid and c.relkind = 'r'
+    cross join (values ('select'), ('insert'), ('update'), ('delete')) x(what)
     where s.nspname = 'bullmq' and (x.what = 'select' or c.relname <> 'migration')
     union all
-    select 6, 'usage', format('sequence %I.%I', s.nspname, c.relname), has_sequence_privilege(role.oid, c.oid, 'usage')
-    from role cross join space s join pg_class c on c.relnamespace = s.oid and c.relkind = 'S' and c.relowner = s.nspowner where s.nspname = 'bullmq'
+    select
+      6, 'usage', format('sequence %I.%I', s.nspname, c.relname),
+      has_sequence_privilege(role.oid, c.oid, 'usage')
+    from role
+    cross join space s
+    join pg_class c on c.relnamespace = s.oid and c.relkind = 'S' and c.relowner = s.nspowner
+    where s.nspname = 'bullmq'
   )
-  select w.right, w.target from wanted w where not w.has order by w.place, w.target, w.right`);
+  select w.right, w.target
+  from wanted w
+  where not w.has
+  order by w.place, w.target, w.right`);
 
 const TABLE_RIGHTS = JSON.stringify(
   Object.entries(WORKER_TABLES).flatMap(([name, rights]) =>

@@ -4,9 +4,10 @@ import { type Queryable, run, statement } from '../db/index.js';
 import { query } from '../query/query.js';
 import type { Row } from '../schema/index.js';
 
-const NAMES = statement(
-  'select /* agents.names */ a.id::text as id, a.name from boxcar.agents a where a.project_id = $1 and a.id = any ($2::uuid[])',
-);
+const NAMES = statement(`
+  select /* agents.names */ a.id::text as id, a.name
+  from boxcar.agents a
+  where a.project_id = $1 and a.id = any ($2::uuid[])`);
 
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
 
@@ -26,13 +27,18 @@ export async function loadAgentNames(
 }
 
 // The locks are taken one after the other, in the order of the array.
-const LOCK_AGENT_NAMES = statement(
-  'select /* agents.lock_agent_names */ count(pg_advisory_xact_lock(hashtextextended(u.key, 8))) from unnest($1::text[]) as u(key)',
-);
+const LOCK_AGENT_NAMES = statement(`
+  select /* agents.lock_agent_names */ count(pg_advisory_xact_lock(hashtextextended(u.key, 8)))
+  from unnest($1::text[]) as u(key)`);
 const HAVE_NAMES = statement(`
-  select /* agents.have_names */ x.name, exists (select from boxcar.agents a where a.project_id = $1 and a.name = any (x.spellings)) as is_taken,
-    exists (select from boxcar.profiles p where p.project_id = $1 and p.name = any (x.spellings) and p.is_current)
-      and not exists (select from boxcar.projects p where p.id = $1 and p.operator_agent_id = $3) as is_profile
+  select /* agents.have_names */
+    x.name,
+    exists (select from boxcar.agents a where a.project_id = $1 and a.name = any (x.spellings)) as is_taken,
+    exists (
+      select from boxcar.profiles p
+      where p.project_id = $1 and p.name = any (x.spellings) and p.is_current
+    )
+    and not exists (select from boxcar.projects p where p.id = $1 and p.operator_agent_id = $3) as is_profile
   from json_to_recordset($2::json) as x(name text, spellings text[])`);
 
 /**

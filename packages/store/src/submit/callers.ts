@@ -87,51 +87,127 @@ export interface CallerFacts {
 }
 
 /** The parent of turn `t` waits for it: for the turn itself, or for a batch that has it as a member. */
-const IS_AWAITED = `t.is_awaited or (t.batch_ids is not null and exists (
-        select from boxcar.batches b where b.id = any (t.batch_ids) and b.turn_id = t.parent_turn_id and b.tool_call_id is not null and b.status = 'running')) as is_awaited`;
+const IS_AWAITED = `
+  t.is_awaited
+  or (
+    t.batch_ids is not null
+    and exists (
+      select from boxcar.batches b
+      where b.id = any (t.batch_ids)
+        and b.turn_id = t.parent_turn_id
+        and b.tool_call_id is not null
+        and b.status = 'running'
+    )
+  ) as is_awaited`;
 
-const PARENT_PARTS = `,
-    parent as (select t.* from boxcar.turns t join p on p.id = t.project_id where t.id = r.parent_turn_id),
-    chain as (
-      select t.id as turn_id, t.agent_id, ${IS_AWAITED}, t.parent_turn_id, 0 as n from parent t
-      union all
-      select t.id, t.agent_id, ${IS_AWAITED}, t.parent_turn_id, c.n + 1 from chain c join boxcar.turns t on t.id = c.parent_turn_id
-      where c.n < 1000
-    )`;
+const PARENT_PARTS = `
+  , parent as (
+    select t.*
+    from boxcar.turns t
+    join p on p.id = t.project_id
+    where t.id = r.parent_turn_id
+  ),
+  chain as (
+    select t.id as turn_id, t.agent_id, ${IS_AWAITED}, t.parent_turn_id, 0 as n
+    from parent t
+    union all
+    select t.id, t.agent_id, ${IS_AWAITED}, t.parent_turn_id, c.n + 1
+    from chain c
+    join boxcar.turns t on t.id = c.parent_turn_id
+    where c.n < 1000
+  )`;
 
 const PARENT_COLUMNS = `
-      (select json_build_object('turn_id', t.id, 'run_id', t.run_id, 'agent_id', t.agent_id, 'channel_id', t.channel_id, 'status', t.status, 'depth', t.depth, 'priority', t.priority, 'budget_id', t.budget_id,
-         'context_box_id', t.context_box_id, 'output_box_id', t.output_box_id) from parent t) as parent,
-      (select json_agg(json_build_object('turn_id', c.turn_id, 'agent_id', c.agent_id, 'agent_name', a.name, 'is_awaited', c.is_awaited) order by c.n)
-         from chain c join boxcar.agents a on a.id = c.agent_id) as chain`;
+  (
+    select json_build_object(
+      'turn_id', t.id, 'run_id', t.run_id, 'agent_id', t.agent_id, 'channel_id', t.channel_id, 'status', t.status,
+      'depth', t.depth, 'priority', t.priority, 'budget_id', t.budget_id, 'context_box_id', t.context_box_id,
+      'output_box_id', t.output_box_id
+    )
+    from parent t
+  ) as parent,
+  (
+    select json_agg(json_build_object(
+      'turn_id', c.turn_id, 'agent_id', c.agent_id, 'agent_name', a.name, 'is_awaited', c.is_awaited
+    ) order by c.n)
+    from chain c
+    join boxcar.agents a on a.id = c.agent_id
+  ) as chain`;
 
 /** Separates the keys that an agent chooses from those of other agents. Keys of the operator and of the kernel have no such prefix. */
 const AGENT_KEYS = 'agent:';
 
 // One row per caller. All parts depend on keys in the parameters, so each part is a separate look-up (`lateral`), and a part that was
-// not requested ends at once without a row.
+// not requested ends at once without a row. It takes no locks. The write checks again what may change in the meantime: the keys, the fence
+// of the calling turn and, for facts that a process keeps, the versions of project and agent (`xmin`).
 const openingsText = (hasParents: boolean): string => `
   select /* callers.openings */ r.n::int as n, o.*
-  from rows from (json_to_recordset($1) as (project text, project_id uuid, source_id uuid, source_names text[], parent_turn_id uuid, keys text[], own_keys text[], profile_names text[]))
-    with ordinality as r(project, project_id, source_id, source_names, parent_turn_id, keys, own_keys, profile_names, n)
+  from rows from (json_to_recordset($1) as (
+    project text, project_id uuid, source_id uuid, source_names text[], parent_turn_id uuid, keys text[],
+    own_keys text[], profile_names text[]
+  )) with ordinality as r(
+    project, project_id, source_id, source_names, parent_turn_id, keys, own_keys, profile_names, n
+  )
   cross join lateral (
     with recursive p as (
-      select *, xmin::text as version from boxcar.projects where id = r.project_id or name = r.project order by (id = r.project_id) desc nulls last limit 1
+      select *, xmin::text as version
+      from boxcar.projects
+      where id = r.project_id or name = r.project
+      order by (id = r.project_id) desc nulls last
+      limit 1
     ),
     source as (
-      select a.id, a.name, a.xmin::text as version, a.id = p.operator_agent_id as is_operator, c.content->'data'->'delegation_policy' as policy
-      from p join boxcar.agents a on a.project_id = p.id
-        and a.id = coalesce(r.source_id, (select n.id from boxcar.agents n where n.project_id = p.id and n.name = any (r.source_names) order by array_position(r.source_names, n.name) limit 1), case when r.source_names is null then p.operator_agent_id end)
+      select
+        a.id, a.name, a.xmin::text as version, a.id = p.operator_agent_id as is_operator,
+        c.content->'data'->'delegation_policy' as policy
+      from p
+      join boxcar.agents a
+        on a.project_id = p.id
+        and a.id = coalesce(
+          r.source_id,
+          (
+            select n.id
+            from boxcar.agents n
+            where n.project_id = p.id and n.name = any (r.source_names)
+            order by array_position(r.source_names, n.name)
+            limit 1
+          ),
+          case when r.source_names is null then p.operator_agent_id end
+        )
       left join boxcar.profiles f on f.id = a.profile_id
       left join boxcar.cards c on c.id = f.card_id
     )${hasParents ? PARENT_PARTS : ''}
-    select p.id as project_id, p.version as project_version, p.limits, p.operator_agent_id, p.erasures, p.archived_at is not null as is_archived,
+    select
+      p.id as project_id, p.version as project_version, p.limits, p.operator_agent_id, p.erasures,
+      p.archived_at is not null as is_archived,
       (select row_to_json(s) from source s) as source,
-      (select json_agg(json_build_object('key', o.idempotency_key, 'request_hash', encode(o.request_hash, 'hex'), 'response', o.response, 'awaited_turn_id', o.awaited_turn_id, 'awaited_batch_id', o.awaited_batch_id))
-         from boxcar.operations o where o.project_id = p.id and o.idempotency_key = any (r.keys || r.own_keys
-           || array(select '${AGENT_KEYS}' || s.id || ':' || k from source s cross join unnest(r.own_keys) as k where not s.is_operator))) as operations,
-      (select json_agg(json_build_object('profile_id', f.id, 'name', f.name, 'version', f.version, 'box_id', f.box_id, 'tags', f.tags, 'worker_target', f.worker_target, 'max_steps', f.max_steps, 'is_capped', f.max_tokens is not null, 'is_full_view', f.view is not null, 'selector', f.selector))
-         from boxcar.profiles f where f.project_id = p.id and f.name = any (r.profile_names) and f.is_current) as profiles,
+      (
+        select json_agg(json_build_object(
+          'key', o.idempotency_key, 'request_hash', encode(o.request_hash, 'hex'), 'response', o.response,
+          'awaited_turn_id', o.awaited_turn_id, 'awaited_batch_id', o.awaited_batch_id
+        ))
+        from boxcar.operations o
+        where o.project_id = p.id
+          and o.idempotency_key = any (
+            r.keys
+              || r.own_keys
+              || array(
+                select '${AGENT_KEYS}' || s.id || ':' || k
+                from source s
+                cross join unnest(r.own_keys) as k
+                where not s.is_operator
+              )
+          )
+      ) as operations,
+      (
+        select json_agg(json_build_object(
+          'profile_id', f.id, 'name', f.name, 'version', f.version, 'box_id', f.box_id, 'tags', f.tags,
+          'worker_target', f.worker_target, 'max_steps', f.max_steps, 'is_capped', f.max_tokens is not null,
+          'is_full_view', f.view is not null, 'selector', f.selector
+        ))
+        from boxcar.profiles f
+        where f.project_id = p.id and f.name = any (r.profile_names) and f.is_current
+      ) as profiles,
       ${hasParents ? PARENT_COLUMNS : 'null::json as parent, null::json as chain'}
     from p
   ) o`;

@@ -7,10 +7,13 @@ import type { Row } from '../schema/index.js';
 import { PROFILE_COLUMNS, type ProfileDbRow, type ProfileRow, toProfileRow } from './profile-versions.js';
 
 const FIND_ACTOR = statement(`
-  select /* find-agents.find_actor */ p.id as project_id, p.operator_agent_id, a.id as agent_id, a.name as agent_name, p.archived_at is not null as is_archived
-  from boxcar.projects p left join boxcar.agents a on a.project_id = p.id and (a.id = $3 or a.name = any ($4::text[]))
+  select /* find-agents.find_actor */ p.id as project_id, p.operator_agent_id, a.id as agent_id, a.name as agent_name,
+    p.archived_at is not null as is_archived
+  from boxcar.projects p
+  left join boxcar.agents a on a.project_id = p.id and (a.id = $3 or a.name = any ($4::text[]))
   where p.id = $1 or p.name = $2
-  order by (p.id = $1) desc, (a.id = $3) desc, array_position($4::text[], a.name) limit 1`);
+  order by (p.id = $1) desc, (a.id = $3) desc, array_position($4::text[], a.name)
+  limit 1`);
 
 /**
  * A project and one of its agents, each by id or name. Undefined when the project does not exist; `agentId` is null when the agent does
@@ -77,8 +80,17 @@ type AgentDbRow = ProfileDbRow &
 
 const agentColumns = (actor: string): string => `
   a.id as agent_id, a.name as agent_name, a.tape_box_id, a.owner_agent_id, a.is_shared,
-  coalesce(a.owner_agent_id = (select o.operator_agent_id from boxcar.projects o where o.id = a.project_id), true) as is_operator_made,
-  exists (select from boxcar.grants g where g.agent_id = ${actor} and g.box_id = a.tape_box_id and g.mode = 'append' and g.expires_at is null) as may_append,
+  coalesce(
+    a.owner_agent_id = (select o.operator_agent_id from boxcar.projects o where o.id = a.project_id),
+    true
+  ) as is_operator_made,
+  exists (
+    select from boxcar.grants g
+    where g.agent_id = ${actor}
+      and g.box_id = a.tape_box_id
+      and g.mode = 'append'
+      and g.expires_at is null
+  ) as may_append,
   ${PROFILE_COLUMNS}`;
 
 const toAgentRow = (row: AgentDbRow): AgentRow => ({
@@ -94,9 +106,11 @@ const toAgentRow = (row: AgentDbRow): AgentRow => ({
 
 const FIND_AGENT = statement(`
   select /* find-agents.find_agent */ ${agentColumns('$4')}
-  from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id
+  from boxcar.agents a
+  join boxcar.profiles f on f.id = a.profile_id
   where a.project_id = $1 and (a.id = $2 or a.name = any ($3::text[]))
-  order by (a.id = $2) desc, array_position($3::text[], a.name) limit 1`);
+  order by (a.id = $2) desc, array_position($3::text[], a.name)
+  limit 1`);
 
 /** An agent by id or name, with its profile. The operator is never found, because it has no profile. */
 export async function findAgent(
@@ -115,9 +129,13 @@ export async function findAgent(
 
 // `no key update`, so that other transactions can write rows that refer to the agents (grants, turns of other agents) in the meantime.
 const LOCK_AGENTS = statement(`
-  with /* find-agents.lock_agents */ r as (select id from boxcar.runs where id = $2 for no key update)
-  select a.id, a.tape_box_id from boxcar.agents a
-  where a.id = any ($1::uuid[]) and ($2::uuid is null or (select count(*) from r) > 0) order by a.id for no key update of a`);
+  with /* find-agents.lock_agents */
+  r as (select id from boxcar.runs where id = $2 for no key update)
+  select a.id, a.tape_box_id
+  from boxcar.agents a
+  where a.id = any ($1::uuid[]) and ($2::uuid is null or (select count(*) from r) > 0)
+  order by a.id
+  for no key update of a`);
 
 /**
  * Serializes the decisions whether turns of agents are queued or dispatched. The agents are locked by id. When turns are added below
@@ -136,7 +154,8 @@ export async function lockAgents(
 
 const FIND_AGENTS = statement(`
   select /* find-agents.find_agents */ ${agentColumns('$4')}
-  from boxcar.agents a join boxcar.profiles f on f.id = a.profile_id
+  from boxcar.agents a
+  join boxcar.profiles f on f.id = a.profile_id
   where a.project_id = $1 and (a.id = any ($2::uuid[]) or a.name = any ($3::text[]))`);
 
 /** Agents by ids and names, in no order. Missing agents are left out. */

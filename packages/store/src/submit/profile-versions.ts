@@ -41,8 +41,9 @@ export interface ProfileDbRow extends pg.QueryResultRow {
   selector: string | null;
 }
 
-export const PROFILE_COLUMNS =
-  'f.id as profile_id, f.name, f.version, f.box_id, f.tags, f.worker_target, f.max_steps, f.max_tokens is not null as is_capped, f.view is not null as is_full_view, f.selector';
+export const PROFILE_COLUMNS = `
+  f.id as profile_id, f.name, f.version, f.box_id, f.tags, f.worker_target, f.max_steps,
+  f.max_tokens is not null as is_capped, f.view is not null as is_full_view, f.selector`;
 
 export const toProfileRow = (row: ProfileDbRow): ProfileRow => ({
   profileId: row.profile_id,
@@ -58,7 +59,9 @@ export const toProfileRow = (row: ProfileDbRow): ProfileRow => ({
 });
 
 const FIND_PROFILES = statement(`
-  select /* profile-versions.find_profiles */ ${PROFILE_COLUMNS} from boxcar.profiles f where f.project_id = $1 and f.name = any ($2::text[]) and f.is_current`);
+  select /* profile-versions.find_profiles */ ${PROFILE_COLUMNS}
+  from boxcar.profiles f
+  where f.project_id = $1 and f.name = any ($2::text[]) and f.is_current`);
 
 /** Finds the stored value for each given name, in any spelling of the name. */
 export function byGivenName<T>(
@@ -88,7 +91,9 @@ export async function findProfiles(
 }
 
 const FIND_VERSION = statement(`
-  select /* profile-versions.find_version */ ${PROFILE_COLUMNS} from boxcar.profiles f where f.project_id = $1 and f.name = $2 and f.version = $3`);
+  select /* profile-versions.find_version */ ${PROFILE_COLUMNS}
+  from boxcar.profiles f
+  where f.project_id = $1 and f.name = $2 and f.version = $3`);
 
 /** One version of a profile, current or not. */
 export async function findProfileVersion(
@@ -113,20 +118,39 @@ export async function hasProfile(
   return (await run(db, HAS_PROFILE, [profileId, projectId])).length > 0;
 }
 
-// The old versions lose `is_current` first: only one version of a name is current.
+// The old versions lose `is_current` first: only one version of a name is current. The caller holds the locks of the names
+// (`lockProfileNames`), so of two writes of one name the second waits and sees the version of the first. Without these locks, the unique
+// indexes would refuse it.
 const INSERT_PROFILES = statement(`
-  with /* profile-versions.insert_profiles */ wanted as materialized (
-    select x.* from json_to_recordset($2) as x(id uuid, name text, box_id uuid, card_id uuid, tags text[], worker_target text, max_steps int, max_tokens bigint, view text, selector text)
+  with /* profile-versions.insert_profiles */
+  wanted as materialized (
+    select x.*
+    from json_to_recordset($2) as x(
+      id uuid, name text, box_id uuid, card_id uuid, tags text[], worker_target text, max_steps int,
+      max_tokens bigint, view text, selector text
+    )
   ),
   latest as materialized (
-    select w.name, (select max(p.version) from boxcar.profiles p where p.project_id = $1 and p.name = w.name) as version from wanted w
+    select
+      w.name,
+      (select max(p.version) from boxcar.profiles p where p.project_id = $1 and p.name = w.name) as version
+    from wanted w
   ),
   old as (
-    update boxcar.profiles set is_current = false where project_id = $1 and name = any (array(select name from wanted)) and is_current returning version
+    update boxcar.profiles
+    set is_current = false
+    where project_id = $1 and name = any (array(select name from wanted)) and is_current
+    returning version
   )
-  insert into boxcar.profiles (id, project_id, name, version, box_id, card_id, tags, worker_target, max_steps, max_tokens, view, selector, is_current)
-  select w.id, $1, w.name, coalesce(l.version, 0) + 1, w.box_id, w.card_id, w.tags, w.worker_target, w.max_steps, w.max_tokens, w.view, w.selector, true
-  from wanted w join latest l on l.name = w.name cross join (select count(*) from old) after_old
+  insert into boxcar.profiles (
+    id, project_id, name, version, box_id, card_id, tags, worker_target, max_steps, max_tokens, view, selector,
+    is_current
+  )
+  select w.id, $1, w.name, coalesce(l.version, 0) + 1, w.box_id, w.card_id, w.tags, w.worker_target, w.max_steps,
+    w.max_tokens, w.view, w.selector, true
+  from wanted w
+  join latest l on l.name = w.name
+  cross join (select count(*) from old) after_old
   returning name, version`);
 
 export interface NewProfile {
@@ -168,7 +192,9 @@ export async function insertProfiles(
 
 const CURRENT_PROFILES = statement(`
   select /* profile-versions.current_profiles */ ${PROFILE_COLUMNS}, encode(c.content_hash, 'hex') as content_hash
-  from boxcar.profiles f join boxcar.cards c on c.id = f.card_id where f.project_id = $1 and f.name = any ($2::text[]) and f.is_current`);
+  from boxcar.profiles f
+  join boxcar.cards c on c.id = f.card_id
+  where f.project_id = $1 and f.name = any ($2::text[]) and f.is_current`);
 
 /** The current versions of these names with the hash of their content, which decide whether a change makes a new version. */
 export async function findProfileHashes(
@@ -180,9 +206,9 @@ export async function findProfileHashes(
   return new Map(rows.map((row) => [row.name, { ...toProfileRow(row), contentHash: row.content_hash }]));
 }
 
-const LOCK_PROFILE_NAMES = statement(
-  'select /* profile-versions.lock_profile_names */ pg_advisory_xact_lock(hashtextextended(n, 7)) from unnest($1::text[]) as n',
-);
+const LOCK_PROFILE_NAMES = statement(`
+  select /* profile-versions.lock_profile_names */ pg_advisory_xact_lock(hashtextextended(n, 7))
+  from unnest($1::text[]) as n`);
 
 /** Serializes changes to the versions of profile names until the transaction ends. All callers lock the names in the same order. */
 export async function lockProfileNames(

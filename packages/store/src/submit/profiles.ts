@@ -21,19 +21,33 @@ export interface ProfileLine extends pg.QueryResultRow {
   readonly profile_box_id: BoxId;
 }
 
+// Takes no locks. Agents are counted first, then their versions are looked up by key: an agent that changes its version meanwhile counts
+// with its old version, because the whole list is of one snapshot.
 const LIST_PROFILES = statement(`
-  with /* profiles.list_profiles */ counted as (
-    select a.profile_id, count(*)::int as agents from boxcar.agents a
-    where a.project_id = $1 and a.profile_id is not null group by a.profile_id
+  with /* profiles.list_profiles */
+  counted as (
+    select a.profile_id, count(*)::int as agents
+    from boxcar.agents a
+    where a.project_id = $1 and a.profile_id is not null
+    group by a.profile_id
   ),
   by_name as (
-    select f.name, sum(n.agents)::int as agents, coalesce(sum(n.agents) filter (where not f.is_current), 0)::int as behind
-    from counted n cross join lateral (select p.name, p.is_current from boxcar.profiles p where p.id = n.profile_id offset 0) f
+    select
+      f.name, sum(n.agents)::int as agents,
+      coalesce(sum(n.agents) filter (where not f.is_current), 0)::int as behind
+    from counted n
+    cross join lateral (select p.name, p.is_current from boxcar.profiles p where p.id = n.profile_id offset 0) f
     group by f.name
   )
-  select f.name, f.version, c.content->'data'->>'description' as description, coalesce(c.content->'data'->>'model', '') as model, f.tags, f.worker_target,
-    coalesce(n.agents, 0) as agents, coalesce(n.behind, 0) as agents_behind, f.created_at as applied_at, f.id as profile_id, f.box_id as profile_box_id
-  from boxcar.profiles f join boxcar.cards c on c.id = f.card_id left join by_name n on n.name = f.name
+  select
+    f.name, f.version,
+    c.content->'data'->>'description' as description,
+    coalesce(c.content->'data'->>'model', '') as model,
+    f.tags, f.worker_target, coalesce(n.agents, 0) as agents, coalesce(n.behind, 0) as agents_behind,
+    f.created_at as applied_at, f.id as profile_id, f.box_id as profile_box_id
+  from boxcar.profiles f
+  join boxcar.cards c on c.id = f.card_id
+  left join by_name n on n.name = f.name
   where f.project_id = $1 and f.is_current and ($2::text is null or $2 = any (f.tags))
   order by f.name`);
 
@@ -61,12 +75,23 @@ export interface StoredProfile extends pg.QueryResultRow {
 }
 
 const LOAD_PROFILES = statement(`
-  select /* profiles.load_profiles */ f.name, f.version, f.is_current, f.created_at as applied_at, f.id as profile_id, f.box_id as profile_box_id,
-    (select max(o.version) from boxcar.profiles o where o.project_id = f.project_id and o.name = f.name) as latest_version,
+  select /* profiles.load_profiles */
+    f.name, f.version, f.is_current, f.created_at as applied_at, f.id as profile_id, f.box_id as profile_box_id,
+    (
+      select max(o.version)
+      from boxcar.profiles o
+      where o.project_id = f.project_id and o.name = f.name
+    ) as latest_version,
     c.content->'data' as content
   from unnest($2::text[], $3::int[]) with ordinality as w(name, version, n)
-  cross join lateral (select * from boxcar.profiles p where p.project_id = $1 and p.name = w.name
-      and case when w.version is null then p.is_current else p.version = w.version end offset 0) f
+  cross join lateral (
+    select *
+    from boxcar.profiles p
+    where p.project_id = $1
+      and p.name = w.name
+      and case when w.version is null then p.is_current else p.version = w.version end
+    offset 0
+  ) f
   join boxcar.cards c on c.id = f.card_id
   order by w.n`);
 

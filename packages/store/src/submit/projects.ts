@@ -89,10 +89,24 @@ export function listProjects(pool: pg.Pool, filters: ProjectFilters): Promise<Li
   ];
   return loadPage<ProjectLine>(pool, values, {
     window,
-    ctes: `page as materialized (select x.created_at, x.id from boxcar.projects x where ${where.join(' and ')} order by ${newestFirst('x')} limit ${window.more}), ${NO_SCAN},
-    open as materialized (
-      select t.project_id, count(*) filter (where t.status <> 'suspended')::int as active, count(*) filter (where t.status = 'suspended')::int as suspended
-      from boxcar.turns t where t.status in ('dispatched', 'running', 'suspended') group by t.project_id)`,
+    ctes: `
+      page as materialized (
+        select x.created_at, x.id
+        from boxcar.projects x
+        where ${where.join(' and ')}
+        order by ${newestFirst('x')}
+        limit ${window.more}
+      ),
+      ${NO_SCAN},
+      open as materialized (
+        select
+          t.project_id,
+          count(*) filter (where t.status <> 'suspended')::int as active,
+          count(*) filter (where t.status = 'suspended')::int as suspended
+        from boxcar.turns t
+        where t.status in ('dispatched', 'running', 'suspended')
+        group by t.project_id
+      )`,
     columns: `${COLUMNS}, coalesce(o.active, 0) as active, coalesce(o.suspended, 0) as suspended`,
     joins: 'join boxcar.projects p on p.id = k.id left join open o on o.project_id = k.id',
   });
@@ -141,13 +155,30 @@ const noProject = (projectId: ProjectId): KernelError =>
 
 // The operator is an agent without a profile. The bootstrap card is the state of the first anchor of every tape of the project.
 const CREATE_PROJECT = statement(`
-  with /* projects.create_project */ project as (
-    insert into boxcar.projects (id, name, limits, operator_agent_id, bootstrap_card_id) values ($1, $2, $3, $4, $5) on conflict (name) do nothing returning id),
-  operator as (insert into boxcar.agents (id, project_id, name) select $4, p.id, 'operator' from project p),
+  with /* projects.create_project */
+  project as (
+    insert into boxcar.projects (id, name, limits, operator_agent_id, bootstrap_card_id)
+    values ($1, $2, $3, $4, $5)
+    on conflict (name) do nothing
+    returning id
+  ),
+  operator as (
+    insert into boxcar.agents (id, project_id, name)
+    select $4, p.id, 'operator'
+    from project p
+  ),
   bootstrap as (
-    insert into boxcar.cards (id, project_id, type, role, content, content_hash, size_bytes, token_estimate, author_id)
-    select $5, p.id, 'tape.anchor', 'assistant', '{"kind":"json","data":{"owner":"human"}}', sha256(convert_to('{"data":{"owner":"human"},"kind":"json"}', 'UTF8')), 40, 10, 'operator' from project p)
-  select id from project`);
+    insert into boxcar.cards (
+      id, project_id, type, role, content, content_hash, size_bytes, token_estimate, author_id
+    )
+    select
+      $5, p.id, 'tape.anchor', 'assistant', '{"kind":"json","data":{"owner":"human"}}',
+      sha256(convert_to('{"data":{"owner":"human"},"kind":"json"}', 'UTF8')),
+      40, 10, 'operator'
+    from project p
+  )
+  select id
+  from project`);
 
 export interface NewProject {
   readonly id: ProjectId;

@@ -16,18 +16,37 @@
 const LAST_PRIORITY = 8;
 
 /** The number of turns of each project that are under way at the targets of `new_turns`, and how many of these wait. */
-export const UNDER_WAY = `under_way as materialized (
+export const UNDER_WAY = `
+  under_way as materialized (
     select o.worker_target, o.project_id, count(*)::int as n, count(*) filter (where o.is_waiting)::int as waiting
     from (
-      select d.worker_target, d.project_id, true as is_waiting from (select distinct worker_target from new_turns) g cross join lateral (
-        select t.worker_target, t.project_id from boxcar.turns t where t.status = 'dispatched' and t.worker_target = g.worker_target order by t.dispatched_at offset 0) d
+      select d.worker_target, d.project_id, true as is_waiting
+      from (select distinct worker_target from new_turns) g
+      cross join lateral (
+        select t.worker_target, t.project_id
+        from boxcar.turns t
+        where t.status = 'dispatched' and t.worker_target = g.worker_target
+        order by t.dispatched_at
+        offset 0
+      ) d
       union all
-      (select t.worker_target, t.project_id, false from boxcar.turns t where t.status = 'running' order by t.holder_id offset 0)
-    ) o group by o.worker_target, o.project_id
+      (
+        select t.worker_target, t.project_id, false
+        from boxcar.turns t
+        where t.status = 'running'
+        order by t.holder_id
+        offset 0
+      )
+    ) o
+    group by o.worker_target, o.project_id
   )`;
 
-const ofProject = (column: string, of: string): string =>
-  `coalesce((select u.${column} from under_way u where u.worker_target = ${of}.worker_target and u.project_id = ${of}.project_id), 0)`;
+const ofProject = (column: string, of: string): string => `
+  coalesce((
+    select u.${column}
+    from under_way u
+    where u.worker_target = ${of}.worker_target and u.project_id = ${of}.project_id
+  ), 0)`;
 
 /** The number of turns under way that have the project and target of a row `of`. */
 export const underWayOf = (of: string): string => ofProject('n', of);

@@ -247,7 +247,9 @@ export async function writeSubmission(
 }
 
 const SUBMITTED = statement(`
-  select /* submission.submitted */ t.id as turn_id, t.status, t.epoch, t.worker_target from boxcar.turns t where t.id = any ($1::uuid[])`);
+  select /* submission.submitted */ t.id as turn_id, t.status, t.epoch, t.worker_target
+  from boxcar.turns t
+  where t.id = any ($1::uuid[])`);
 
 /** Returns those of the turns that exist. */
 export async function findSubmitted(

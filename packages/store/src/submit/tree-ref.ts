@@ -9,14 +9,39 @@ const MIN_PREFIX = 8;
 const rangeOf = (ref: string): (string | undefined)[] =>
   ['0', 'f'].map((fill) => tryParseId<'turn'>(ref.toLowerCase().replaceAll('-', '').padEnd(32, fill)));
 
+// Takes no locks: ids never change, and a row that is committed later is not found. Each part reads at most four keys of an index, enough
+// to say that a beginning fits several ids.
 const FIND = statement(`
-  with /* tree-ref.find */ p as (select id from boxcar.projects where name = $1 or id = $2 order by id = $2 desc limit 1)
-  select (select id from p) as project_id, (
-    select json_agg(turn_id) from (
-      (select t.id as turn_id from boxcar.turns t where t.project_id = (select id from p) and t.id between $3 and $4 order by t.id limit 4)
-      union
-      (select r.root_turn_id from boxcar.runs r where r.project_id = (select id from p) and r.id between $3 and $4 order by r.id limit 4)
-    ) found) as turn_ids`);
+  with /* tree-ref.find */
+  p as (
+    select id
+    from boxcar.projects
+    where name = $1 or id = $2
+    order by id = $2 desc
+    limit 1
+  )
+  select
+    (select id from p) as project_id,
+    (
+      select json_agg(turn_id)
+      from (
+        (
+          select t.id as turn_id
+          from boxcar.turns t
+          where t.project_id = (select id from p) and t.id between $3 and $4
+          order by t.id
+          limit 4
+        )
+        union
+        (
+          select r.root_turn_id
+          from boxcar.runs r
+          where r.project_id = (select id from p) and r.id between $3 and $4
+          order by r.id
+          limit 4
+        )
+      ) found
+    ) as turn_ids`);
 
 /**
  * Finds the turn that a run or turn id names. The id of a run stands for its root turn.
@@ -93,27 +118,72 @@ export type TreeOf =
 
 type FoundTree = TreeOf & { readonly turn_ids: readonly TurnId[]; readonly is_joined: boolean };
 
+// Takes no locks. A root that is added to a run meanwhile is missing in its list, as if the list had been read before.
 const FIND_TREES = statement(`
-  with /* tree-ref.find_trees */ p as (select id from boxcar.projects where name = $1 or id = $2 order by id = $2 desc limit 1)
-  select (select id from p) as project_id, (
-    select json_agg(f order by f.id) from (
-      (select 'run' as kind, r.id, array(select t.id from boxcar.turns t where t.run_id = r.id and t.parent_turn_id is null order by t.id) as turn_ids, false as is_joined
-        from boxcar.runs r where r.project_id = (select id from p) and r.id between $3 and $4 order by r.id limit 4)
-      union all
-      (select 'turn', t.id, array[t.id], false from boxcar.turns t where t.project_id = (select id from p) and t.id between $3 and $4 order by t.id limit 4)
-      union all
-      (select 'batch', b.id, b.turn_ids, b.kind = 'collect' from boxcar.batches b where b.project_id = (select id from p) and b.id between $3 and $4 order by b.id limit 4)
-    ) f) as found`);
+  with /* tree-ref.find_trees */
+  p as (
+    select id
+    from boxcar.projects
+    where name = $1 or id = $2
+    order by id = $2 desc
+    limit 1
+  )
+  select
+    (select id from p) as project_id,
+    (
+      select json_agg(f order by f.id)
+      from (
+        (
+          select
+            'run' as kind, r.id,
+            array(
+              select t.id
+              from boxcar.turns t
+              where t.run_id = r.id and t.parent_turn_id is null
+              order by t.id
+            ) as turn_ids,
+            false as is_joined
+          from boxcar.runs r
+          where r.project_id = (select id from p) and r.id between $3 and $4
+          order by r.id
+          limit 4
+        )
+        union all
+        (
+          select 'turn', t.id, array[t.id], false
+          from boxcar.turns t
+          where t.project_id = (select id from p) and t.id between $3 and $4
+          order by t.id
+          limit 4
+        )
+        union all
+        (
+          select 'batch', b.id, b.turn_ids, b.kind = 'collect'
+          from boxcar.batches b
+          where b.project_id = (select id from p) and b.id between $3 and $4
+          order by b.id
+          limit 4
+        )
+      ) f
+    ) as found`);
 
 // Turns that a collect has joined may be of several runs, and one of them may be below another.
 const JOINED = statement(`
-  with recursive /* tree-ref.joined */ above as (
-    select t.id as turn_id, t.parent_turn_id as id from boxcar.turns t where t.id = any ($1::uuid[])
+  with recursive /* tree-ref.joined */
+  above as (
+    select t.id as turn_id, t.parent_turn_id as id
+    from boxcar.turns t
+    where t.id = any ($1::uuid[])
     union all
-    select a.turn_id, t.parent_turn_id from above a join boxcar.turns t on t.id = a.id
+    select a.turn_id, t.parent_turn_id
+    from above a
+    join boxcar.turns t on t.id = a.id
   )
-  select t.id, t.run_id from boxcar.turns t
-  where t.id = any ($1::uuid[]) and not exists (select from above a where a.turn_id = t.id and a.id = any ($1::uuid[])) order by t.id`);
+  select t.id, t.run_id
+  from boxcar.turns t
+  where t.id = any ($1::uuid[])
+    and not exists (select from above a where a.turn_id = t.id and a.id = any ($1::uuid[]))
+  order by t.id`);
 
 /** @throws KernelError `bad_request` for turns of several runs. */
 async function findJoined(db: Queryable, { id, turn_ids: turnIds }: FoundTree): Promise<readonly TurnId[]> {
@@ -178,10 +248,20 @@ export async function findTree(
 }
 
 const NEXT_TO = statement(`
-  select /* tree-ref.next_to */ n.id from unnest($1::uuid[]) as u(id) cross join lateral (
-    (select x.id from boxcar.turns x where x.id < u.id order by x.id desc limit 1) union all (select x.id from boxcar.turns x where x.id > u.id order by x.id limit 1)
-    union all (select x.id from boxcar.runs x where x.id < u.id order by x.id desc limit 1) union all (select x.id from boxcar.runs x where x.id > u.id order by x.id limit 1)
-    union all (select x.id from boxcar.batches x where x.id < u.id order by x.id desc limit 1) union all (select x.id from boxcar.batches x where x.id > u.id order by x.id limit 1)
+  select /* tree-ref.next_to */ n.id
+  from unnest($1::uuid[]) as u(id)
+  cross join lateral (
+    (select x.id from boxcar.turns x where x.id < u.id order by x.id desc limit 1)
+    union all
+    (select x.id from boxcar.turns x where x.id > u.id order by x.id limit 1)
+    union all
+    (select x.id from boxcar.runs x where x.id < u.id order by x.id desc limit 1)
+    union all
+    (select x.id from boxcar.runs x where x.id > u.id order by x.id limit 1)
+    union all
+    (select x.id from boxcar.batches x where x.id < u.id order by x.id desc limit 1)
+    union all
+    (select x.id from boxcar.batches x where x.id > u.id order by x.id limit 1)
   ) n`);
 
 /**

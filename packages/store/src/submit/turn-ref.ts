@@ -25,12 +25,22 @@ const findIn = (
   table: 'turns' | 'boxes' | 'approvals' | 'handoffs' | 'webhook_deliveries' | 'api_keys',
 ): Statement =>
   statement(`
-  select /* turn-ref.find_${table} */ p.id as project_id, f.id
-  from (select id from boxcar.projects where id = $1 or name = $2 order by (id = $1) desc nulls last limit 1) p
-  left join lateral (
-    select x.id from boxcar.${table} x where x.project_id = p.id and x.id between $3 and $4 order by x.id limit 4
-  ) f on true
-  order by f.id`);
+    select /* turn-ref.find_${table} */ p.id as project_id, f.id
+    from (
+      select id
+      from boxcar.projects
+      where id = $1 or name = $2
+      order by (id = $1) desc nulls last
+      limit 1
+    ) p
+    left join lateral (
+      select x.id
+      from boxcar.${table} x
+      where x.project_id = p.id and x.id between $3 and $4
+      order by x.id
+      limit 4
+    ) f on true
+    order by f.id`);
 const FIND = {
   turn: findIn('turns'),
   box: findIn('boxes'),
@@ -46,7 +56,10 @@ interface Found<K extends string> {
 }
 
 const FIND_RUNS = statement(`
-  select /* turn-ref.find_runs */ r.id, r.root_turn_id from boxcar.runs r where r.project_id = $1 and r.id between $2 and $3 limit 2`);
+  select /* turn-ref.find_runs */ r.id, r.root_turn_id
+  from boxcar.runs r
+  where r.project_id = $1 and r.id between $2 and $3
+  limit 2`);
 
 /** Throws an error that names the first turn when `ref` is a run in place of a turn. @throws KernelError `not_found`. */
 async function refuseRun(db: Queryable, ref: string, projectId: ProjectId): Promise<void> {
@@ -163,12 +176,34 @@ export async function findKeyId(
   return { keyId: id, projectId };
 }
 
+// Takes no locks: ids never change, and a row that is committed later is not found. Each part reads at most four keys of an index.
 const FIND_EITHER = statement(`
-  with /* turn-ref.find_turn_or_run */ p as (select id from boxcar.projects where id = $1 or name = $2 order by (id = $1) desc nulls last limit 1)
-  select p.id as project_id, f.kind, f.id from p left join lateral (
-    (select 'turn' as kind, t.id from boxcar.turns t where t.project_id = p.id and t.id between $3 and $4 order by t.id limit 4)
+  with /* turn-ref.find_turn_or_run */
+  p as (
+    select id
+    from boxcar.projects
+    where id = $1 or name = $2
+    order by (id = $1) desc nulls last
+    limit 1
+  )
+  select p.id as project_id, f.kind, f.id
+  from p
+  left join lateral (
+    (
+      select 'turn' as kind, t.id
+      from boxcar.turns t
+      where t.project_id = p.id and t.id between $3 and $4
+      order by t.id
+      limit 4
+    )
     union all
-    (select 'run', r.id from boxcar.runs r where r.project_id = p.id and r.id between $3 and $4 order by r.id limit 4)
+    (
+      select 'run', r.id
+      from boxcar.runs r
+      where r.project_id = p.id and r.id between $3 and $4
+      order by r.id
+      limit 4
+    )
   ) f on true
   order by f.id`);
 
@@ -216,7 +251,9 @@ export async function findTurnOrRun(
 }
 
 const BOXES_NEXT_TO = statement(`
-  select /* turn-ref.boxes_next_to */ n.id from unnest($1::uuid[]) as u(id) cross join lateral (
+  select /* turn-ref.boxes_next_to */ n.id
+  from unnest($1::uuid[]) as u(id)
+  cross join lateral (
     (select x.id from boxcar.boxes x where x.id < u.id order by x.id desc limit 1)
     union all
     (select x.id from boxcar.boxes x where x.id > u.id order by x.id limit 1)

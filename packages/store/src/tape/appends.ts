@@ -57,22 +57,42 @@ export type AppendResult =
   | { readonly outcome: 'not_found' | 'forbidden' | 'archived' | 'closed' };
 
 /** The fields that `entryRecords` sends, in addition to the columns of a card. */
-export const ENTRY_COLUMNS =
-  'n int, kind text, is_new boolean, entry_tokens int, payload text, anchor_name text, turn_id uuid, entry_step int, entry_author text, entry_meta jsonb, entry_date timestamptz';
+export const ENTRY_COLUMNS = `
+  n int, kind text, is_new boolean, entry_tokens int, payload text, anchor_name text, turn_id uuid, entry_step int,
+  entry_author text, entry_meta jsonb, entry_date timestamptz`;
 
 /**
  * The beginning of the open step of the tape's own turn, if any: its calls are on the tape, its results are not yet. A new anchor is
  * placed after the calls, so views continue from that step. Only a read after the tape was locked is reliable, because a commit of the
  * step may have had the lock before.
  */
-export const OPEN_STEP = `open_step as materialized (
+export const OPEN_STEP = `
+  open_step as materialized (
     select min(e.position) as first
-    from tape join boxcar.turns t on t.agent_id = tape.owner_agent_id and t.output_box_id = tape.id and t.status in ('dispatched', 'running', 'suspended')
-      cross join lateral (select max(s.to_position) as head from boxcar.steps s where s.turn_id = t.id and s.step = t.step_count and s.committed_at is not null) s
-      join boxcar.tape_entries e on e.box_id = tape.id and e.position > s.head and e.turn_id = t.id and e.step = t.step_count
+    from tape
+    join boxcar.turns t
+      on t.agent_id = tape.owner_agent_id
+      and t.output_box_id = tape.id
+      and t.status in ('dispatched', 'running', 'suspended')
+    cross join lateral (
+      select max(s.to_position) as head
+      from boxcar.steps s
+      where s.turn_id = t.id and s.step = t.step_count and s.committed_at is not null
+    ) s
+    join boxcar.tape_entries e
+      on e.box_id = tape.id
+      and e.position > s.head
+      and e.turn_id = t.id
+      and e.step = t.step_count
     where exists (select from boxcar.tool_calls k where k.turn_id = t.id and k.step = t.step_count)
-      and not exists (select from boxcar.tape_entries r
-        where r.box_id = tape.id and r.position > s.head and r.turn_id = t.id and r.step = t.step_count and r.kind = 'tool_result')
+      and not exists (
+        select from boxcar.tape_entries r
+        where r.box_id = tape.id
+          and r.position > s.head
+          and r.turn_id = t.id
+          and r.step = t.step_count
+          and r.kind = 'tool_result'
+      )
   ),`;
 
 interface AppendShape {
@@ -81,69 +101,145 @@ interface AppendShape {
   readonly isLocked: boolean;
 }
 
+/** The columns of the tape, apart from its head, that an append with anchors changes. */
+const ANCHOR_CHANGES = `
+  , last_anchor_position = b.head_position + $8::int,
+  view_anchor_position = null,
+  anchor_count = coalesce(b.anchor_count, 1) + $9::int,
+  view_position = least((select first from open_step), b.head_position + $8::int)`;
+
 /**
  * Owners may append even when ownership changed while the statement waited for the lock: the statement sees the new owner in the row that
  * it has locked. It sees grants as they were when it began. So the rights of all other agents are read only by a statement that begins
  * after the lock.
  */
 const appendText = ({ hasAnchor, isLocked }: AppendShape): string => `
-  with /* appends.append */ x as materialized (select * from json_to_recordset($4::json) as x(${ENTRY_COLUMNS}, ${CARD_COLUMNS})),
+  with /* appends.append */
+  x as materialized (
+    select *
+    from json_to_recordset($4::json) as x(${ENTRY_COLUMNS}, ${CARD_COLUMNS})
+  ),
   tape as materialized (
-    select b.id, b.owner_agent_id, b.head_position, b.archived_at, b.fork_status, ${OWNS}${isLocked ? ` or ${grantOf('append')} is not null` : ''} as may_append
-    from boxcar.boxes b join boxcar.projects p on p.id = b.project_id where b.id = $1 and b.project_id = $2 and b.kind = 'tape' for no key update of b
+    select
+      b.id, b.owner_agent_id, b.head_position, b.archived_at, b.fork_status,
+      ${OWNS}${isLocked ? ` or ${grantOf('append')} is not null` : ''} as may_append
+    from boxcar.boxes b
+    join boxcar.projects p on p.id = b.project_id
+    where b.id = $1 and b.project_id = $2 and b.kind = 'tape'
+    for no key update of b
   ),
   held as materialized (
-    select c.id from boxcar.cards c where c.id = any (array(select x.id from x where not x.is_new)) order by c.id for key share
+    select c.id
+    from boxcar.cards c
+    where c.id = any (array(select x.id from x where not x.is_new))
+    order by c.id
+    for key share
   ),
   verdict as materialized (
-    select tape.*, known.position as known,
-      case when not may_append then '${isLocked ? 'forbidden' : 'not_own'}' when known.position is not null then 'appended' when archived_at is not null then 'archived'
-        when fork_status <> 'open' then 'closed' when head_position <> $6::bigint then 'conflict'
-        when exists (select from x where not x.is_new and x.id is not null and x.id not in (select id from held)) then 'not_found' else 'appended' end as outcome
-    from tape left join lateral (select e.position from boxcar.tape_entries e where e.box_id = tape.id and e.dedup_key = $5 offset 0) known on true
+    select
+      tape.*, known.position as known,
+      case
+        when not may_append then '${isLocked ? 'forbidden' : 'not_own'}'
+        when known.position is not null then 'appended'
+        when archived_at is not null then 'archived'
+        when fork_status <> 'open' then 'closed'
+        when head_position <> $6::bigint then 'conflict'
+        when exists (
+          select from x
+          where not x.is_new and x.id is not null and x.id not in (select id from held)
+        )
+          then 'not_found'
+        else 'appended'
+      end as outcome
+    from tape
+    left join lateral (
+      select e.position
+      from boxcar.tape_entries e
+      where e.box_id = tape.id and e.dedup_key = $5
+      offset 0
+    ) known on true
   ),
   ${hasAnchor ? OPEN_STEP : ''}
   moved as (
-    update boxcar.boxes b set head_position = b.head_position + $7::int${
-      hasAnchor
-        ? `, last_anchor_position = b.head_position + $8::int, view_anchor_position = null, anchor_count = coalesce(b.anchor_count, 1) + $9::int,
-      view_position = least((select first from open_step), b.head_position + $8::int)`
-        : ''
-    }
-    from verdict v where b.id = v.id and v.outcome = 'appended' and v.known is null
+    update boxcar.boxes b
+    set head_position = b.head_position + $7::int
+      ${hasAnchor ? ANCHOR_CHANGES : ''}
+    from verdict v
+    where b.id = v.id and v.outcome = 'appended' and v.known is null
     returning b.id, b.head_position, b.head_position - $7::int as base
   ),
   cards as (
-    insert into ${CARD_TARGET} select ${CARD_VALUES} from moved cross join x where x.is_new
+    insert into ${CARD_TARGET}
+    select ${CARD_VALUES}
+    from moved
+    cross join x
+    where x.is_new
   ),
   entries as (
-    insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, payload, anchor_name, turn_id, step, author_id, dedup_key, meta, created_at)
-    select moved.id, moved.base + x.n, x.kind, x.id, x.entry_tokens, x.payload::json, x.anchor_name, x.turn_id, x.entry_step, x.entry_author,
-      case x.n when 1 then $5 end, x.entry_meta, coalesce(x.entry_date, now())
-    from moved cross join x
+    insert into boxcar.tape_entries (
+      box_id, position, kind, card_id, tokens, payload, anchor_name, turn_id, step, author_id, dedup_key, meta,
+      created_at
+    )
+    select
+      moved.id, moved.base + x.n, x.kind, x.id, x.entry_tokens, x.payload::json, x.anchor_name, x.turn_id,
+      x.entry_step, x.entry_author,
+      case x.n when 1 then $5 end,
+      x.entry_meta, coalesce(x.entry_date, now())
+    from moved
+    cross join x
   )
-  select v.outcome, v.known is not null as is_repeated, coalesce(v.known, m.base + 1) as first, coalesce(m.head_position, v.head_position) as head
-  from verdict v left join moved m on true`;
+  select
+    v.outcome, v.known is not null as is_repeated, coalesce(v.known, m.base + 1) as first,
+    coalesce(m.head_position, v.head_position) as head
+  from verdict v
+  left join moved m on true`;
 
 const APPEND_OWN = statement(appendText({ hasAnchor: false, isLocked: false }));
 const APPEND = statement(appendText({ hasAnchor: false, isLocked: true }));
 const APPEND_ANCHORS = statement(appendText({ hasAnchor: true, isLocked: true }));
-export const LOCK_TAPE = statement(
-  "select /* appends.lock_tape */ id from boxcar.boxes where id = $1 and project_id = $2 and kind = 'tape' for no key update",
-);
+export const LOCK_TAPE = statement(`
+  select /* appends.lock_tape */ id
+  from boxcar.boxes
+  where id = $1 and project_id = $2 and kind = 'tape'
+  for no key update`);
 
 // Checks only whether these entries were appended under the key. The first entry of each append has a key; the others have its time. Every
 // append makes new cards, so entries with these very cards belong to an earlier try of this append.
 const SAME = statement(`
-  select /* appends.same */ coalesce(bool_and((x.n = 1) = (e.dedup_key is not null) and e.kind = x.kind and e.author_id = x.entry_author and e.payload::text is not distinct from x.payload and e.anchor_name is not distinct from x.anchor_name
-      and e.turn_id is not distinct from x.turn_id and e.step is not distinct from x.entry_step and (case when x.is_new
-        then (c.type, c.role, c.content_hash, c.metadata) is not distinct from (x.type, x.role, decode(x.content_hash, 'hex'), x.metadata) else e.card_id is not distinct from x.id end)), false)
-    and not exists (select from boxcar.tape_entries e join boxcar.tape_entries more on more.box_id = e.box_id and more.position = e.position + 1 and more.dedup_key is null
-        and more.created_at = e.created_at and more.author_id = e.author_id and more.turn_id is not distinct from e.turn_id
-      where e.box_id = $1 and e.position = $2 - 1 + json_array_length($3::json)) as is_same,
+  select /* appends.same */
+    coalesce(bool_and(
+      (x.n = 1) = (e.dedup_key is not null)
+      and e.kind = x.kind
+      and e.author_id = x.entry_author
+      and e.payload::text is not distinct from x.payload
+      and e.anchor_name is not distinct from x.anchor_name
+      and e.turn_id is not distinct from x.turn_id
+      and e.step is not distinct from x.entry_step
+      and (
+        case
+          when x.is_new
+            then (c.type, c.role, c.content_hash, c.metadata) is not distinct from (
+              x.type, x.role, decode(x.content_hash, 'hex'), x.metadata
+            )
+          else e.card_id is not distinct from x.id
+        end
+      )
+    ), false)
+    and not exists (
+      select from boxcar.tape_entries e
+      join boxcar.tape_entries more
+        on more.box_id = e.box_id
+        and more.position = e.position + 1
+        and more.dedup_key is null
+        and more.created_at = e.created_at
+        and more.author_id = e.author_id
+        and more.turn_id is not distinct from e.turn_id
+      where e.box_id = $1 and e.position = $2 - 1 + json_array_length($3::json)
+    ) as is_same,
     coalesce(bool_or(x.is_new and e.card_id = x.id), false) as is_own
   from json_to_recordset($3::json) as x(${ENTRY_COLUMNS}, ${CARD_COLUMNS})
-    left join boxcar.tape_entries e on e.box_id = $1 and e.position = $2 - 1 + x.n left join boxcar.cards c on c.id = e.card_id`);
+  left join boxcar.tape_entries e on e.box_id = $1 and e.position = $2 - 1 + x.n
+  left join boxcar.cards c on c.id = e.card_id`);
 
 interface AppendRow extends pg.QueryResultRow {
   outcome: Exclude<AppendResult['outcome'], 'mismatch'> | 'not_own';

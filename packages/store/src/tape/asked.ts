@@ -14,28 +14,55 @@ import { HELD } from '../rows/index.js';
 import { PAGE_BYTES, type TapeEntryRow } from './entries.js';
 import type { TapeActor } from './tapes.js';
 
-// Contents are only referenced until it is known which of them are sent.
+// Contents are only referenced until it is known which of them are sent. Takes no locks: the cards of a box never change, and an erased
+// card has no content.
 const ASKED = statement(`
-  with /* asked.asked */ want as materialized (
-    select x.* from (
-      select u.n, b.card_ids, b.segments, ${HELD} from unnest($1::uuid[]) with ordinality as u(id, n)
-        cross join lateral (select x.* from boxcar.boxes x where x.id = u.id and x.project_id = $2 and x.kind = 'context' offset 0) b
-        join boxcar.projects p on p.id = b.project_id) x
+  with /* asked.asked */
+  want as materialized (
+    select x.*
+    from (
+      select u.n, b.card_ids, b.segments, ${HELD}
+      from unnest($1::uuid[]) with ordinality as u(id, n)
+      cross join lateral (
+        select x.*
+        from boxcar.boxes x
+        where x.id = u.id and x.project_id = $2 and x.kind = 'context'
+        offset 0
+      ) b
+      join boxcar.projects p on p.id = b.project_id
+    ) x
     where x.is_own or x.granted is not null
   ),
   listed as materialized (
     select w.n, s.ord, i.m, c.content, c.metadata, c.size_bytes
-    from want w cross join lateral jsonb_array_elements(w.segments) with ordinality as s(value, ord)
-      cross join lateral unnest(w.card_ids[(s.value->>'from')::int:(s.value->>'to')::int]) with ordinality as i(card_id, m)
-      cross join lateral (select x.* from boxcar.cards x where x.id = i.card_id offset 0) c
+    from want w
+    cross join lateral jsonb_array_elements(w.segments) with ordinality as s(value, ord)
+    cross join lateral unnest(
+      w.card_ids[(s.value->>'from')::int:(s.value->>'to')::int]
+    ) with ordinality as i(card_id, m)
+    cross join lateral (select x.* from boxcar.cards x where x.id = i.card_id offset 0) c
     where s.value->>'rule' = 'pack_arguments' and s.value->>'source' is null
   ),
   sized as materialized (
-    select u.id, u.n, u.n = 1 or sum(coalesce((select sum(l.size_bytes) from listed l where l.n = u.n), 0)) over (order by u.n) <= $4::bigint as is_read
+    select
+      u.id, u.n,
+      u.n = 1
+      or sum(coalesce((
+        select sum(l.size_bytes)
+        from listed l
+        where l.n = u.n
+      ), 0)) over (order by u.n) <= $4::bigint as is_read
     from unnest($1::uuid[]) with ordinality as u(id, n)
   )
-  select s.id as box_id, (select json_agg(json_build_object('content', l.content, 'metadata', l.metadata) order by l.ord, l.m) from listed l where l.n = s.n) as cards
-  from sized s where s.is_read`);
+  select
+    s.id as box_id,
+    (
+      select json_agg(json_build_object('content', l.content, 'metadata', l.metadata) order by l.ord, l.m)
+      from listed l
+      where l.n = s.n
+    ) as cards
+  from sized s
+  where s.is_read`);
 
 interface AskedRow extends pg.QueryResultRow {
   box_id: BoxId;

@@ -55,8 +55,10 @@ const LISTED = 500;
 const LISTED_BY_DATE = 10_000;
 
 /** The columns of listed entries `e` and their cards `c`. Contents are only referenced. */
-const LISTING = `e.box_id, e.position, e.kind, e.payload, e.anchor_name, e.turn_id as entry_turn_id, e.step, e.author_id, e.meta, e.created_at,
-    c.id as card_id, c.type as card_type, c.role as card_role, c.content, c.placeholder, c.metadata, c.author_id as card_author_id, c.tool_call_id as card_tool_call_id, c.size_bytes`;
+const LISTING = `
+  e.box_id, e.position, e.kind, e.payload, e.anchor_name, e.turn_id as entry_turn_id, e.step, e.author_id, e.meta,
+  e.created_at, c.id as card_id, c.type as card_type, c.role as card_role, c.content, c.placeholder, c.metadata,
+  c.author_id as card_author_id, c.tool_call_id as card_tool_call_id, c.size_bytes`;
 const CARD_OF_ENTRY =
   'left join lateral (select * from boxcar.cards x where x.id = e.card_id offset 0) c on true';
 
@@ -65,33 +67,70 @@ const sumOf = (size: (part: string) => string): string =>
   ['l.payload', 'l.meta', 'l.metadata'].map((part) => `coalesce(${size(part)}, 0)`).join(' + ');
 
 // The event of a handoff only names its anchor. The state is only in the card of the anchor, where it can be erased.
-const HANDOFF = `(
+const HANDOFF = `
+  (
     select k.content, k.placeholder, k.size_bytes
-    from (select l.position - 1 as at, l.payload->'data'->>'name' as name
-        where case when l.is_near and l.kind = 'event' and l.payload->>'name' = 'handoff' then l.payload->'data'->'state' is null end offset 0) g
-      cross join lateral ${entriesOf('b', { from: 'g.at', to: 'g.at', where: "o.kind = 'anchor'" })} a join boxcar.cards k on k.id = a.card_id
-    where a.anchor_name = g.name offset 0)`;
+    from (
+      select l.position - 1 as at, l.payload->'data'->>'name' as name
+      where case
+        when l.is_near and l.kind = 'event' and l.payload->>'name' = 'handoff' then l.payload->'data'->'state' is null
+      end
+      offset 0
+    ) g
+    cross join lateral ${entriesOf('b', { from: 'g.at', to: 'g.at', where: "o.kind = 'anchor'" })} a
+    join boxcar.cards k on k.id = a.card_id
+    where a.anchor_name = g.name
+    offset 0
+  )`;
 
-/** The first page of `listed(n, …)`, entries of the tape $1, of at most `max` bytes; and the places of the other entries. */
+/**
+ * The first page of `listed(n, …)`, entries of the tape $1, of at most `max` bytes; and the places of the other entries. Takes no locks:
+ * one statement, so the page is of one snapshot.
+ */
 const pageOf = (listed: string, max: string): string => `
-  with /* entries.page_of */ listed as materialized (${listed}),
+  with /* entries.page_of */
+  listed as materialized (${listed}),
   weighed as (
-    select l.*, l.n = 1 or sum(coalesce(l.size_bytes, 0) + ${sumOf((part) => `pg_column_size(${part})`)})
-      over (order by l.n rows between unbounded preceding and 1 preceding) < ${max} as is_near
+    select
+      l.*,
+      l.n = 1
+      or sum(coalesce(l.size_bytes, 0) + ${sumOf((part) => `pg_column_size(${part})`)}) over (
+        order by l.n rows between unbounded preceding and 1 preceding
+      ) < ${max} as is_near
     from listed l
   ),
   sized as materialized (
-    select l.*, h.content as handoff_content, h.placeholder as handoff_placeholder, h.size_bytes as handoff_bytes,
-      case when l.is_near then coalesce(l.size_bytes, 0) + coalesce(h.size_bytes, 0) + ${sumOf((part) => `octet_length(${part}::text)`)} end as bytes
-    from boxcar.boxes b cross join weighed l left join lateral ${HANDOFF} h on true where b.id = $1
+    select
+      l.*, h.content as handoff_content, h.placeholder as handoff_placeholder, h.size_bytes as handoff_bytes,
+      case
+        when l.is_near
+          then coalesce(l.size_bytes, 0) + coalesce(h.size_bytes, 0)
+            + ${sumOf((part) => `octet_length(${part}::text)`)}
+      end as bytes
+    from boxcar.boxes b
+    cross join weighed l
+    left join lateral ${HANDOFF} h on true
+    where b.id = $1
   ),
-  fitted as (select s.*, s.is_near and (s.n = 1 or sum(s.bytes) over (order by s.n) <= ${max}) as is_read from sized s)
-  select f.position, f.bytes, f.is_read, r.* from fitted f left join lateral (
-    select f.box_id, f.kind, f.anchor_name, f.entry_turn_id, f.step, f.author_id, f.payload, f.meta,
+  fitted as (
+    select s.*, s.is_near and (s.n = 1 or sum(s.bytes) over (order by s.n) <= ${max}) as is_read
+    from sized s
+  )
+  select f.position, f.bytes, f.is_read, r.*
+  from fitted f
+  left join lateral (
+    select
+      f.box_id, f.kind, f.anchor_name, f.entry_turn_id, f.step, f.author_id, f.payload, f.meta,
       to_char(f.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as created_at,
-      f.card_id, f.card_type, f.card_role, coalesce(f.content, f.placeholder) as card_content, f.metadata as card_metadata, f.card_author_id, f.card_tool_call_id,
-      case when f.handoff_bytes is not null then json_build_object('state', coalesce(f.handoff_content, f.handoff_placeholder)->'data') end as handoff
-    where f.is_read) r on true
+      f.card_id, f.card_type, f.card_role,
+      coalesce(f.content, f.placeholder) as card_content,
+      f.metadata as card_metadata, f.card_author_id, f.card_tool_call_id,
+      case
+        when f.handoff_bytes is not null
+          then json_build_object('state', coalesce(f.handoff_content, f.handoff_placeholder)->'data')
+      end as handoff
+    where f.is_read
+  ) r on true
   order by f.n`;
 
 /** Ranges up to this many positions are read by position, also with dates: a search by date may find many more entries. */
@@ -99,7 +138,11 @@ const SHORT = 2_000;
 
 /** SQL of the kind of an entry as its readers see it: an imported line with another kind is an event with the name of that kind. */
 export const kindOf = (e: string): string => `
-  case when ${e}.kind = 'event' and ${e}.meta ? 'imported' and ${e}.payload->>'name' like 'imported.%' then substr(${e}.payload->>'name', 10) else ${e}.kind end`;
+  case
+    when ${e}.kind = 'event' and ${e}.meta ? 'imported' and ${e}.payload->>'name' like 'imported.%'
+      then substr(${e}.payload->>'name', 10)
+    else ${e}.kind
+  end`;
 
 const KINDS: ReadonlySet<string> = new Set(ENTRY_KINDS);
 
@@ -159,9 +202,17 @@ function entriesText(shape: Shape): string {
     : `lateral ${source} e`;
   const listed = `
     select /* entries.entries */ row_number() over (order by e.${order})::int as n, ${LISTING}
-    from boxcar.boxes b cross join lateral (select e.* from ${entries} ${hasLimit ? `order by e.${order} limit $7::int` : ''}) e ${CARD_OF_ENTRY}
-    where b.id = $1 and b.kind = 'tape' and ($4::text[] is null or true) and ($5::timestamptz is null or true) and ($6::timestamptz is null or true)
-      and ($7::int is null or true) and ($8::uuid is null or true) and ($10::text[] is null or true)`;
+    from boxcar.boxes b
+    cross join lateral (select e.* from ${entries} ${hasLimit ? `order by e.${order} limit $7::int` : ''}) e
+    ${CARD_OF_ENTRY}
+    where b.id = $1
+      and b.kind = 'tape'
+      and ($4::text[] is null or true)
+      and ($5::timestamptz is null or true)
+      and ($6::timestamptz is null or true)
+      and ($7::int is null or true)
+      and ($8::uuid is null or true)
+      and ($10::text[] is null or true)`;
   return pageOf(listed, '$9::bigint');
 }
 
@@ -257,9 +308,13 @@ const readEntry = (row: EntryDbRow): TapeEntryRow => ({
 
 const AT = statement(
   pageOf(
-    `select w.n::int as n, ${LISTING}
-    from boxcar.boxes b cross join unnest($2::int[]) with ordinality as w(at, n) cross join lateral ${entriesOf('b', { from: 'w.at', to: 'w.at' })} e ${CARD_OF_ENTRY}
-    where b.id = $1 and b.kind = 'tape'`,
+    `
+      select w.n::int as n, ${LISTING}
+      from boxcar.boxes b
+      cross join unnest($2::int[]) with ordinality as w(at, n)
+      cross join lateral ${entriesOf('b', { from: 'w.at', to: 'w.at' })} e
+      ${CARD_OF_ENTRY}
+      where b.id = $1 and b.kind = 'tape'`,
     '$3::bigint',
   ),
 );
@@ -356,10 +411,20 @@ const anchorText = (edge: 'first' | 'latest'): string => {
     from: '$3::int',
     to: '$4::int',
     // The kind is a literal, as in the index: a generic plan could not use the index.
-    where: `o.kind = 'anchor' and hashtextextended(o.anchor_name, 0) = hashtextextended(s.name, 0) and o.anchor_name = s.name and ($5::uuid is null or ${readsEntry('o', '$1', '$5')})`,
+    where: `
+      o.kind = 'anchor'
+      and hashtextextended(o.anchor_name, 0) = hashtextextended(s.name, 0)
+      and o.anchor_name = s.name
+      and ($5::uuid is null or ${readsEntry('o', '$1', '$5')})`,
   };
-  return `select /* entries.anchor */ e.position from boxcar.boxes b cross join unnest($2::text[]) as s(name) cross join lateral ${edgeEntriesOf('b', range, { order: `o.${order}`, limit: '1' })} e
-    where b.id = $1 and b.kind = 'tape' order by e.${order} limit 1`;
+  return `
+    select /* entries.anchor */ e.position
+    from boxcar.boxes b
+    cross join unnest($2::text[]) as s(name)
+    cross join lateral ${edgeEntriesOf('b', range, { order: `o.${order}`, limit: '1' })} e
+    where b.id = $1 and b.kind = 'tape'
+    order by e.${order}
+    limit 1`;
 };
 const ANCHOR = { first: statement(anchorText('first')), latest: statement(anchorText('latest')) } as const;
 

@@ -9,10 +9,16 @@ import { lastingNameOf } from './forks.js';
 import type { TapeActor } from './tapes.js';
 
 const BEGIN = statement(`
-  insert /* files.begin */ into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, tape_name, incarnation, head_position, last_anchor_position, view_position, anchor_count,
-    previous_box_id, session_graph)
-  select $1, $2, 'tape', $3, $3, $4, coalesce((select max(b.incarnation) from boxcar.boxes b where b.project_id = $2 and b.tape_name = $4), 0) + 1, 0, 0, 1, 0, $5, $6
-  on conflict do nothing returning incarnation`);
+  insert /* files.begin */ into boxcar.boxes (
+    id, project_id, kind, owner_agent_id, maker_agent_id, tape_name, incarnation, head_position, last_anchor_position,
+    view_position, anchor_count, previous_box_id, session_graph
+  )
+  select
+    $1, $2, 'tape', $3, $3, $4,
+    coalesce((select max(b.incarnation) from boxcar.boxes b where b.project_id = $2 and b.tape_name = $4), 0) + 1,
+    0, 0, 1, 0, $5, $6
+  on conflict do nothing
+  returning incarnation`);
 
 export interface EmptyTape extends TapeActor {
   readonly boxId: BoxId;
@@ -49,21 +55,32 @@ export async function archiveTape(tx: Tx, boxId: BoxId): Promise<void> {
 }
 
 const BEGIN_IMPORT = statement(`
-  insert /* files.begin_import */ into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, made) values ($1, $2, 'import', '', 'null', '{}')
-  on conflict do nothing returning idempotency_key`);
-const FIND_IMPORT = statement(
-  "select /* files.find_import */ encode(request_hash, 'hex') as hash, response from boxcar.operations where project_id = $1 and idempotency_key = $2",
-);
-const END_IMPORT = statement(
-  "update /* files.end_import */ boxcar.operations set request_hash = decode($3, 'hex'), response = $4 where project_id = $1 and idempotency_key = $2",
-);
+  insert /* files.begin_import */ into boxcar.operations (
+    project_id, idempotency_key, primitive, request_hash, response, made
+  )
+  values ($1, $2, 'import', '', 'null', '{}')
+  on conflict do nothing
+  returning idempotency_key`);
+const FIND_IMPORT = statement(`
+  select /* files.find_import */ encode(request_hash, 'hex') as hash, response
+  from boxcar.operations
+  where project_id = $1 and idempotency_key = $2`);
+const END_IMPORT = statement(`
+  update /* files.end_import */ boxcar.operations
+  set request_hash = decode($3, 'hex'), response = $4
+  where project_id = $1 and idempotency_key = $2`);
 
 const ADD_IMPORT = statement(`
-  insert /* files.add_import */ into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, made) values ($1, $2, 'import', decode($3, 'hex'), $4, '{}')
+  insert /* files.add_import */ into boxcar.operations (
+    project_id, idempotency_key, primitive, request_hash, response, made
+  )
+  values ($1, $2, 'import', decode($3, 'hex'), $4, '{}')
   on conflict do nothing`);
-const LOCK_IMPORT = statement(
-  "select /* files.lock_import */ encode(request_hash, 'hex') as hash, response from boxcar.operations where project_id = $1 and idempotency_key = $2 for update",
-);
+const LOCK_IMPORT = statement(`
+  select /* files.lock_import */ encode(request_hash, 'hex') as hash, response
+  from boxcar.operations
+  where project_id = $1 and idempotency_key = $2
+  for update`);
 
 /** The key of an import. */
 export interface ImportKey {
@@ -117,39 +134,93 @@ export async function endImport(
 
 /** A temporary table of the transaction. It holds the entries of an import until their tape is locked. */
 const OPEN_STAGE = statement(`
-  create /* files.open_stage */ temporary table boxcar_import (file int, n int, kind text, card_id uuid, tokens int, payload json, anchor_name text, author_id text, meta jsonb,
-    created_at timestamptz, primary key (file, n)) on commit drop`);
+  create /* files.open_stage */ temporary table boxcar_import (
+    file int, n int, kind text, card_id uuid, tokens int, payload json, anchor_name text, author_id text, meta jsonb,
+    created_at timestamptz,
+    primary key (file, n)
+  )
+  on commit drop`);
 // An entry without a card contains the time of its import; a card has its own date.
 const STAGE = statement(`
-  with /* files.stage */ x as materialized (select * from json_to_recordset($3::json) as x(${ENTRY_COLUMNS}, ${CARD_COLUMNS}) where $2::int + x.n > $4::int),
-  cards as (insert into ${CARD_TARGET} select ${CARD_VALUES} from x where x.is_new)
-  insert into pg_temp.boxcar_import select $1::int, $2::int + x.n, x.kind, x.id, x.entry_tokens, x.payload::json, x.anchor_name, x.entry_author,
-    case when x.id is null and x.entry_date is not null then jsonb_set(x.entry_meta, '{imported,at}', to_jsonb(now())) else x.entry_meta end, coalesce(x.entry_date, now()) from x`);
+  with /* files.stage */
+  x as materialized (
+    select *
+    from json_to_recordset($3::json) as x(${ENTRY_COLUMNS}, ${CARD_COLUMNS})
+    where $2::int + x.n > $4::int
+  ),
+  cards as (
+    insert into ${CARD_TARGET}
+    select ${CARD_VALUES}
+    from x
+    where x.is_new
+  )
+  insert into pg_temp.boxcar_import
+  select
+    $1::int, $2::int + x.n, x.kind, x.id, x.entry_tokens, x.payload::json, x.anchor_name, x.entry_author,
+    case
+      when x.id is null and x.entry_date is not null then jsonb_set(x.entry_meta, '{imported,at}', to_jsonb(now()))
+      else x.entry_meta
+    end,
+    coalesce(x.entry_date, now())
+  from x`);
 /** Like `appendText` in appends.ts, with entries $5 + 1 to $6 of file $4; must run after the tape is locked. */
 const APPEND_STAGED = statement(`
-  with /* files.append_staged */ tape as materialized (
-    select b.id, b.owner_agent_id, case when not (${OWNS} or ${grantOf('append')} is not null) then 'forbidden' when b.archived_at is not null then 'archived'
-      when b.fork_status <> 'open' then 'closed' else 'appended' end as outcome
-    from boxcar.boxes b join boxcar.projects p on p.id = b.project_id where b.id = $1 and b.project_id = $2 and b.kind = 'tape'
+  with /* files.append_staged */
+  tape as materialized (
+    select
+      b.id, b.owner_agent_id,
+      case
+        when not (${OWNS} or ${grantOf('append')} is not null) then 'forbidden'
+        when b.archived_at is not null then 'archived'
+        when b.fork_status <> 'open' then 'closed'
+        else 'appended'
+      end as outcome
+    from boxcar.boxes b
+    join boxcar.projects p on p.id = b.project_id
+    where b.id = $1 and b.project_id = $2 and b.kind = 'tape'
   ),
-  x as materialized (select i.* from pg_temp.boxcar_import i where i.file = $4::int and i.n > $5::int and i.n <= $6::int),
+  x as materialized (
+    select i.*
+    from pg_temp.boxcar_import i
+    where i.file = $4::int and i.n > $5::int and i.n <= $6::int
+  ),
   s as materialized (
-    select count(*)::int as n, max(x.n) filter (where x.kind = 'anchor') - $5::int as anchor, (count(*) filter (where x.kind = 'anchor'))::int as anchors from x
+    select
+      count(*)::int as n,
+      max(x.n) filter (where x.kind = 'anchor') - $5::int as anchor,
+      (count(*) filter (where x.kind = 'anchor'))::int as anchors
+    from x
   ),
   ${OPEN_STEP}
   moved as (
-    update boxcar.boxes b set head_position = b.head_position + s.n, last_anchor_position = coalesce(b.head_position + s.anchor, b.last_anchor_position),
-      anchor_count = coalesce(b.anchor_count, 1) + s.anchors, view_anchor_position = case when s.anchor is null then b.view_anchor_position end,
-      view_position = case when s.anchor is null then b.view_position else least((select first from open_step), b.head_position + s.anchor) end
-    from tape, s where b.id = tape.id and tape.outcome = 'appended' returning b.id, b.head_position, b.head_position - s.n as base
+    update boxcar.boxes b
+    set
+      head_position = b.head_position + s.n,
+      last_anchor_position = coalesce(b.head_position + s.anchor, b.last_anchor_position),
+      anchor_count = coalesce(b.anchor_count, 1) + s.anchors,
+      view_anchor_position = case when s.anchor is null then b.view_anchor_position end,
+      view_position = case
+        when s.anchor is null then b.view_position
+        else least((select first from open_step), b.head_position + s.anchor)
+      end
+    from tape, s
+    where b.id = tape.id and tape.outcome = 'appended'
+    returning b.id, b.head_position, b.head_position - s.n as base
   ),
   entries as (
-    insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, payload, anchor_name, author_id, dedup_key, meta, created_at)
-    select m.id, m.base + x.n - $5::int, x.kind, x.card_id, x.tokens, x.payload, x.anchor_name, x.author_id,
-      case x.n when $5::int + 1 then 'import:' || (m.base + 1) end, x.meta, x.created_at
-    from moved m cross join x
+    insert into boxcar.tape_entries (
+      box_id, position, kind, card_id, tokens, payload, anchor_name, author_id, dedup_key, meta, created_at
+    )
+    select
+      m.id, m.base + x.n - $5::int, x.kind, x.card_id, x.tokens, x.payload, x.anchor_name, x.author_id,
+      case x.n when $5::int + 1 then 'import:' || (m.base + 1) end,
+      x.meta, x.created_at
+    from moved m
+    cross join x
   )
-  select tape.outcome, m.base + 1 as first, m.head_position as head from tape left join moved m on true`);
+  select tape.outcome, m.base + 1 as first, m.head_position as head
+  from tape
+  left join moved m on true`);
 
 /** The number of entries per statement while their tape is locked: each statement takes a fraction of a second. */
 const STAGED_PER_APPEND = 10_000;
@@ -218,16 +289,33 @@ export async function appendStaged(
 const markOf = (box: string): string =>
   `(select o.meta->'imported'->'file' from boxcar.tape_entries o where o.box_id = ${box} and o.position = 1)`;
 
+// Takes no locks: all facts are of one snapshot. Archived incarnations never change.
 const FOLDER = statement(`
-  with recursive /* files.folder */ earlier as (
-    select b.id, b.previous_box_id, 0 as n from boxcar.boxes b where b.id = $1
+  with recursive /* files.folder */
+  earlier as (
+    select b.id, b.previous_box_id, 0 as n
+    from boxcar.boxes b
+    where b.id = $1
     union all
-    select p.id, p.previous_box_id, e.n + 1 from earlier e join boxcar.boxes p on p.id = e.previous_box_id
+    select p.id, p.previous_box_id, e.n + 1
+    from earlier e
+    join boxcar.boxes p on p.id = e.previous_box_id
   )
-  select t.created_at, t.session_graph, t.fork_status, t.fork_position, ${lastingNameOf('parent')} as parent_name, ${markOf('t.id')} as mark,
-    (select coalesce(json_agg(json_build_object('box_id', b.id, 'archived_at', b.archived_at, 'mark', ${markOf('b.id')}) order by e.n desc), '[]')
-      from earlier e join boxcar.boxes b on b.id = e.id join boxcar.projects p on p.id = b.project_id where e.n > 0 and ${READS} <> 'none') as archived
-  from boxcar.boxes t left join boxcar.boxes parent on parent.id = t.parent_box_id where t.id = $1 and t.project_id = $2`);
+  select
+    t.created_at, t.session_graph, t.fork_status, t.fork_position, ${lastingNameOf('parent')} as parent_name,
+    ${markOf('t.id')} as mark,
+    (
+      select coalesce(json_agg(json_build_object(
+        'box_id', b.id, 'archived_at', b.archived_at, 'mark', ${markOf('b.id')}
+      ) order by e.n desc), '[]')
+      from earlier e
+      join boxcar.boxes b on b.id = e.id
+      join boxcar.projects p on p.id = b.project_id
+      where e.n > 0 and ${READS} <> 'none'
+    ) as archived
+  from boxcar.boxes t
+  left join boxcar.boxes parent on parent.id = t.parent_box_id
+  where t.id = $1 and t.project_id = $2`);
 
 type FolderRow = Row<'boxes', 'created_at' | 'session_graph' | 'fork_status' | 'fork_position'> & {
   readonly parent_name: string | null;

@@ -50,8 +50,10 @@ export interface ForkRow {
   readonly createdAt: Date;
 }
 
-export const FORK = `f.id, f.box_id as "boxId", f.parent_box_id as "parentBoxId", f.opened_by as "openedBy", f.turn_id as "turnId", f.fork_key as "key",
-  f.status, f.merge_back as "mergeBack", f.on_error as "onError", f.receipt, f.created_at as "createdAt"`;
+export const FORK = `
+  f.id, f.box_id as "boxId", f.parent_box_id as "parentBoxId", f.opened_by as "openedBy", f.turn_id as "turnId",
+  f.fork_key as "key", f.status, f.merge_back as "mergeBack", f.on_error as "onError", f.receipt,
+  f.created_at as "createdAt"`;
 
 /** The line of a fork of `p` at `p.at`: the parts before that position. */
 export const LINE = `line as (
@@ -74,39 +76,76 @@ export interface NewFork {
 }
 
 /** SQL of the ids of a tape and of the incarnations that its resets have archived, each found by its key. */
-const incarnationsOf = (id: string): string => `(
+const incarnationsOf = (id: string): string => `
+  (
     with recursive older as (
-      select i.id, i.previous_box_id from boxcar.boxes i where i.id = ${id}
+      select i.id, i.previous_box_id
+      from boxcar.boxes i
+      where i.id = ${id}
       union all
-      select i.id, i.previous_box_id from older join boxcar.boxes i on i.id = older.previous_box_id
+      select i.id, i.previous_box_id
+      from older
+      join boxcar.boxes i on i.id = older.previous_box_id
     )
-    select id from older)`;
+    select id
+    from older
+  )`;
 
+// Locks nothing: the fork point is the head of the parent in this snapshot, and later entries of the parent do not belong to the fork. Of
+// two tries under one key, the second violates the key's index and is made again; it then finds the fork of the first (`known`). When the
+// turn that asks ends at the same moment, the sweep ends its fork (F5).
 const MAKE = statement(`
-  with /* forks.make */ p as materialized (
-    select b.*, coalesce($8::int, b.head_position) as at from boxcar.boxes b where b.id = $2 and b.project_id = $3 and b.kind = 'tape'
+  with /* forks.make */
+  p as materialized (
+    select b.*, coalesce($8::int, b.head_position) as at
+    from boxcar.boxes b
+    where b.id = $2 and b.project_id = $3 and b.kind = 'tape'
   ),
   known as materialized (
-    select f.id from boxcar.forks f where f.id = $1
+    select f.id
+    from boxcar.forks f
+    where f.id = $1
     union all
-    select f.id from boxcar.forks f where f.turn_id = $5 and f.fork_key = $6 and f.parent_box_id in ${incarnationsOf('$2')}
+    select f.id
+    from boxcar.forks f
+    where f.turn_id = $5 and f.fork_key = $6 and f.parent_box_id in ${incarnationsOf('$2')}
   ),
-  asker as materialized (select $5::uuid is null or exists (select from boxcar.turns t where t.id = $5 and t.project_id = $3 and t.ended_at is null) as is_there),
+  asker as materialized (
+    select $5::uuid is null
+      or exists (select from boxcar.turns t where t.id = $5 and t.project_id = $3 and t.ended_at is null) as is_there
+  ),
   ${LINE},
   made as (
-    insert into boxcar.boxes (id, project_id, kind, maker_agent_id, incarnation, head_position, last_anchor_position, anchor_count, view_position, view_anchor_position,
-      parent_box_id, fork_position, line_boxes, line_ends, fork_status)
-    select $1, p.project_id, 'tape', $4, 1, p.at, coalesce($9::int, p.last_anchor_position), coalesce($10::int, p.anchor_count, 1),
-      case when p.view_position <= p.at and coalesce(p.view_anchor_position, p.last_anchor_position) <= p.at then p.view_position else ${viewStartAt('p.id', '$9::int')} end,
-      case when p.view_anchor_position <= p.at then p.view_anchor_position end, p.id, p.at, line.boxes, line.ends, 'open'
-    from p cross join line cross join asker where asker.is_there and not exists (select from known)
+    insert into boxcar.boxes (
+      id, project_id, kind, maker_agent_id, incarnation, head_position, last_anchor_position, anchor_count,
+      view_position, view_anchor_position, parent_box_id, fork_position, line_boxes, line_ends, fork_status
+    )
+    select
+      $1, p.project_id, 'tape', $4, 1, p.at, coalesce($9::int, p.last_anchor_position),
+      coalesce($10::int, p.anchor_count, 1),
+      case
+        when p.view_position <= p.at and coalesce(p.view_anchor_position, p.last_anchor_position) <= p.at
+          then p.view_position
+        else ${viewStartAt('p.id', '$9::int')}
+      end,
+      case when p.view_anchor_position <= p.at then p.view_anchor_position end,
+      p.id, p.at, line.boxes, line.ends, 'open'
+    from p
+    cross join line
+    cross join asker
+    where asker.is_there and not exists (select from known)
     returning id
   ),
   noted as (
-    insert into boxcar.forks (id, project_id, box_id, parent_box_id, opened_by, turn_id, fork_key, status, merge_back, on_error)
-    select made.id, $3, made.id, $2, $4, $5, $6, 'open', $7::json->>'merge_back' = 'true', $7::json->>'on_error' from made
+    insert into boxcar.forks (
+      id, project_id, box_id, parent_box_id, opened_by, turn_id, fork_key, status, merge_back, on_error
+    )
+    select made.id, $3, made.id, $2, $4, $5, $6, 'open', $7::json->>'merge_back' = 'true', $7::json->>'on_error'
+    from made
   )
-  select coalesce((select id from known limit 1), (select id from made)) as id, (select is_there from asker) as is_there`);
+  select
+    coalesce((select id from known limit 1), (select id from made)) as id,
+    (select is_there from asker) as is_there`);
 
 export type MadeFork =
   | { readonly outcome: 'made'; readonly id: BoxId }
@@ -141,9 +180,12 @@ export async function makeFork(pool: pg.Pool, fork: NewFork): Promise<MadeFork> 
   }
 }
 
-const FIND = statement(
-  `select /* forks.find */ ${FORK} from boxcar.forks f where f.project_id = $2 and (f.id = $1 or f.box_id = $1) order by (f.id = $1) desc, (f.status = 'open') desc limit 1`,
-);
+const FIND = statement(`
+  select /* forks.find */ ${FORK}
+  from boxcar.forks f
+  where f.project_id = $2 and (f.id = $1 or f.box_id = $1)
+  order by (f.id = $1) desc, (f.status = 'open') desc
+  limit 1`);
 
 /** Finds a fork by the box as which it was made, or by its present box. */
 export async function findFork(
@@ -156,9 +198,14 @@ export async function findFork(
 }
 
 const FORKS_OF = statement(`
-  select /* forks.forks_of */ ${FORK} from boxcar.forks f
-  where f.parent_box_id in ${incarnationsOf('$1')} and f.project_id = $2 and ($3::text is null or f.status = $3) and ($4::uuid is null or f.id = $4)
-  order by f.created_at, f.id limit $5`);
+  select /* forks.forks_of */ ${FORK}
+  from boxcar.forks f
+  where f.parent_box_id in ${incarnationsOf('$1')}
+    and f.project_id = $2
+    and ($3::text is null or f.status = $3)
+    and ($4::uuid is null or f.id = $4)
+  order by f.created_at, f.id
+  limit $5`);
 
 /** The forks of a tape and of its earlier incarnations, the oldest first; or the fork with an id. */
 export function listForks(
@@ -179,16 +226,30 @@ export function listForks(
  * SQL of the present box of a tape `p`: itself, or after a reset the box that has its name, its place as a fork (with any owner), or its
  * agent.
  */
-export const currentOf = (p: string): string => `case when ${p}.archived_at is null then ${p}.id
-    when ${p}.tape_name is not null then (select n.id from boxcar.boxes n where n.project_id = ${p}.project_id and n.tape_name = ${p}.tape_name and n.archived_at is null)
-    else coalesce((select g.box_id from boxcar.forks g where g.id in ${incarnationsOf(`${p}.id`)}), (select a.tape_box_id from boxcar.agents a where a.id = ${p}.owner_agent_id)) end`;
+export const currentOf = (p: string): string => `
+  case
+    when ${p}.archived_at is null then ${p}.id
+    when ${p}.tape_name is not null then (
+      select n.id
+      from boxcar.boxes n
+      where n.project_id = ${p}.project_id and n.tape_name = ${p}.tape_name and n.archived_at is null
+    )
+    else coalesce(
+      (select g.box_id from boxcar.forks g where g.id in ${incarnationsOf(`${p}.id`)}),
+      (select a.tape_box_id from boxcar.agents a where a.id = ${p}.owner_agent_id)
+    )
+  end`;
 
 /**
  * SQL of the lasting name of a tape `b`, which resets do not change. A fork that was given to an agent does not count as that agent's own
  * tape.
  */
-export const lastingNameOf = (b: string): string =>
-  `coalesce(${b}.tape_name, (select g.id::text from boxcar.forks g where g.id in ${incarnationsOf(`${b}.id`)}), ${b}.owner_agent_id::text, ${b}.id::text)`;
+export const lastingNameOf = (b: string): string => `
+  coalesce(
+    ${b}.tape_name,
+    (select g.id::text from boxcar.forks g where g.id in ${incarnationsOf(`${b}.id`)}),
+    ${b}.owner_agent_id::text, ${b}.id::text
+  )`;
 
 const CURRENT = statement(
   `select /* forks.current */ ${currentOf('b')} as id from boxcar.boxes b where b.id = $1`,

@@ -36,8 +36,10 @@ import { LOCK_AGENT, lockReader, SET_UNSEEN, TURN_OF_HANDOFF } from './notices.j
 import { lockGrants } from './refs.js';
 
 /** A search of the sweep: handoffs with a due notice. */
-export const dueHandoffNotices = (now: string): string =>
-  `select /* handoff-notices.due_handoff_notices */ h.id, h.project_id from boxcar.handoffs h where h.ended_at is not null and h.notifies and ${notSetAside('handoff_notices', 'h.id', now)}`;
+export const dueHandoffNotices = (now: string): string => `
+  select /* handoff-notices.due_handoff_notices */ h.id, h.project_id
+  from boxcar.handoffs h
+  where h.ended_at is not null and h.notifies and ${notSetAside('handoff_notices', 'h.id', now)}`;
 
 const FIND_DUE = statement(`${dueHandoffNotices('coalesce($1::timestamptz, now())')} order by h.id limit $2`);
 
@@ -69,13 +71,22 @@ export interface HandoffNotice {
 
 // The end and the answer of the waiting call are one transaction, so a wait that has ended earlier did not get the result.
 const LOAD = statement(`
-  select /* handoff-notices.load */ h.id as "handoffId", h.project_id as "projectId", h.target_agent as "targetAgent", h.phase,
-    case c.content->>'kind' when 'text' then to_json(c.content->>'text') else c.content->'data' end as result, coalesce(h.error, t.error) as error,
-    h.told_agent_id as "agentId", a.tape_box_id as "boxId", h.source_agent_id as "makerId",
-    h.is_awaited and exists (select from boxcar.tool_calls k where k.id = h.tool_call_id and (k.ended_at is null or k.ended_at >= h.ended_at)) as "isAwaited",
+  select /* handoff-notices.load */
+    h.id as "handoffId", h.project_id as "projectId", h.target_agent as "targetAgent", h.phase,
+    case c.content->>'kind' when 'text' then to_json(c.content->>'text') else c.content->'data' end as result,
+    coalesce(h.error, t.error) as error, h.told_agent_id as "agentId", a.tape_box_id as "boxId",
+    h.source_agent_id as "makerId",
+    h.is_awaited
+    and exists (
+      select from boxcar.tool_calls k
+      where k.id = h.tool_call_id and (k.ended_at is null or k.ended_at >= h.ended_at)
+    ) as "isAwaited",
     (select x.id from boxcar.turns x where x.id = ${TURN_OF_HANDOFF}) as "causeId"
-  from boxcar.handoffs h left join boxcar.agents a on a.id = h.told_agent_id left join boxcar.handoffs j on j.id = h.joined_to
-    left join boxcar.turns t on t.id = coalesce(h.turn_id, j.turn_id) left join boxcar.cards c on c.id = t.deliverable_card_id
+  from boxcar.handoffs h
+  left join boxcar.agents a on a.id = h.told_agent_id
+  left join boxcar.handoffs j on j.id = h.joined_to
+  left join boxcar.turns t on t.id = coalesce(h.turn_id, j.turn_id)
+  left join boxcar.cards c on c.id = t.deliverable_card_id
   where h.id = $1 and h.ended_at is not null and h.notifies`);
 
 /** The notice of a handoff; undefined without a due notice. */
@@ -86,12 +97,16 @@ export async function loadHandoffNotice(
   return (await run<HandoffNotice & pg.QueryResultRow>(db, LOAD, [handoffId]))[0];
 }
 
-const LOCK_HANDOFF = statement(
-  'select /* handoff-notices.lock_handoff */ h.id from boxcar.handoffs h where h.id = $1 and h.notifies for no key update',
-);
-const TOLD = statement(
-  'update /* handoff-notices.told */ boxcar.handoffs set notifies = false where id = $1 and notifies returning id',
-);
+const LOCK_HANDOFF = statement(`
+  select /* handoff-notices.lock_handoff */ h.id
+  from boxcar.handoffs h
+  where h.id = $1 and h.notifies
+  for no key update`);
+const TOLD = statement(`
+  update /* handoff-notices.told */ boxcar.handoffs
+  set notifies = false
+  where id = $1 and notifies
+  returning id`);
 
 export type HandoffTold =
   /** A turn reads the message, or no turn must read it. */

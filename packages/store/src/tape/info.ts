@@ -14,19 +14,42 @@ const RUN_BYTES = 16_384;
 const READ = readsEntry('o', '$1', '$4');
 
 /** The event of a model call on an imported tape, in the form of the original. */
-const IS_RUN = `case when o.kind = 'event' and pg_column_size(o.payload) <= ${RUN_BYTES} then
-    o.payload->>'name' = 'run' and json_typeof(o.payload->'data'->'usage'->'total_tokens') = 'number' end`;
+const IS_RUN = `
+  case
+    when o.kind = 'event' and pg_column_size(o.payload) <= ${RUN_BYTES}
+      then o.payload->>'name' = 'run' and json_typeof(o.payload->'data'->'usage'->'total_tokens') = 'number'
+  end`;
 
+// Takes no locks: $2 and $3 are positions of a head that the caller has read, and entries up to there never change.
 const INFO = statement(`
-  select /* info.info */ case when $4::uuid is null then $3::int else (select count(*)::int from ${entriesOf('b', { from: '1', to: '$3::int', where: READ })} e) end as entries,
-    case when $4::uuid is null then $3::int - $2::int else (select count(*)::int from ${entriesOf('b', { from: '$2::int + 1', to: '$3::int', where: READ })} e) end as since_anchor,
+  select /* info.info */
+    case
+      when $4::uuid is null then $3::int
+      else (select count(*)::int from ${entriesOf('b', { from: '1', to: '$3::int', where: READ })} e)
+    end as entries,
+    case
+      when $4::uuid is null then $3::int - $2::int
+      else (select count(*)::int from ${entriesOf('b', { from: '$2::int + 1', to: '$3::int', where: READ })} e)
+    end as since_anchor,
     (select e.anchor_name from ${entriesOf('b', { from: '$2::int', to: '$2::int' })} e) as last_anchor,
-    (select case when last.turn_id is null then last.payload->'data'->'usage' else s.usage::json end from (
-        select e.turn_id, e.payload from ${entriesOf('b', { from: `$3::int - ${USAGE_REACH - 1}`, to: '$3::int', where: `(o.turn_id is not null or ${IS_RUN}) and ($4::uuid is null or ${READ})` })} e
-        order by e.position desc limit 1) last
+    (
+      select case when last.turn_id is null then last.payload->'data'->'usage' else s.usage::json end
+      from (
+        select e.turn_id, e.payload
+        from ${entriesOf('b', {
+          from: `$3::int - ${USAGE_REACH - 1}`,
+          to: '$3::int',
+          where: `(o.turn_id is not null or ${IS_RUN}) and ($4::uuid is null or ${READ})`,
+        })} e
+        order by e.position desc
+        limit 1
+      ) last
       left join boxcar.steps s on s.turn_id = last.turn_id and s.usage is not null and s.committed_at is not null
-      order by s.step desc, s.attempt desc limit 1) as usage
-  from boxcar.boxes b where b.id = $1`);
+      order by s.step desc, s.attempt desc
+      limit 1
+    ) as usage
+  from boxcar.boxes b
+  where b.id = $1`);
 
 export interface TapeFacts {
   /** The number of entries that the reader may read, and of those after the last anchor. */
@@ -61,10 +84,20 @@ export async function loadTapeFacts(
 
 const ANCHOR = `o.kind = 'anchor' and ($3::uuid is null or ${readsEntry('o', '$1', '$3')})`;
 const LAST_ANCHOR_UPTO = statement(`
-  select /* info.last_anchor_upto */ (select e.position from ${edgeEntriesOf('b', { from: '1', to: '$2::int', where: ANCHOR }, { order: 'o.position desc', limit: '1' })} e
-      order by e.position desc limit 1) as last,
+  select /* info.last_anchor_upto */
+    (
+      select e.position
+      from ${edgeEntriesOf(
+        'b',
+        { from: '1', to: '$2::int', where: ANCHOR },
+        { order: 'o.position desc', limit: '1' },
+      )} e
+      order by e.position desc
+      limit 1
+    ) as last,
     (select count(*)::int from ${entriesOf('b', { from: '1', to: '$2::int', where: ANCHOR })} e) as anchors
-  from boxcar.boxes b where b.id = $1`);
+  from boxcar.boxes b
+  where b.id = $1`);
 
 interface AnchorsRow extends pg.QueryResultRow {
   last: number | null;

@@ -20,9 +20,16 @@ export interface ListedTape extends pg.QueryResultRow {
 }
 
 const LINE = `
-  select /* list.line */ b.id as box_id, b.tape_name as name, a.id as agent_id, a.name as agent, b.incarnation, b.head_position as entries, coalesce(b.anchor_count, 1) as anchors,
-    (select e.anchor_name from ${entriesOf('b', { from: 'b.last_anchor_position', to: 'b.last_anchor_position' })} e) as last_anchor, b.created_at, b.archived_at
-  from boxcar.boxes b left join boxcar.agents a on a.id = b.owner_agent_id and (a.tape_box_id = b.id or b.tape_name is null)
+  select /* list.line */
+    b.id as box_id, b.tape_name as name, a.id as agent_id, a.name as agent, b.incarnation, b.head_position as entries,
+    coalesce(b.anchor_count, 1) as anchors,
+    (
+      select e.anchor_name
+      from ${entriesOf('b', { from: 'b.last_anchor_position', to: 'b.last_anchor_position' })} e
+    ) as last_anchor,
+    b.created_at, b.archived_at
+  from boxcar.boxes b
+  left join boxcar.agents a on a.id = b.owner_agent_id and (a.tape_box_id = b.id or b.tape_name is null)
   where b.project_id = $1 and b.kind = 'tape'`;
 
 // Read by the key of boxes, from the end: ids are in order of time.
@@ -37,12 +44,26 @@ export const listTapes = (
 ): Promise<readonly ListedTape[]> => run<ListedTape>(db, LIST, [projectId, options.isAll, options.limit]);
 
 const OF_WORKSPACE = statement(`
-  with recursive /* list.of_workspace */ found (name) as (
-    select b.tape_name from boxcar.boxes b where b.project_id = $1 and b.kind = 'tape' and b.archived_at is null and starts_with(b.tape_name, $2)
+  with recursive /* list.of_workspace */
+  found (name) as (
+    select b.tape_name
+    from boxcar.boxes b
+    where b.project_id = $1
+      and b.kind = 'tape'
+      and b.archived_at is null
+      and starts_with(b.tape_name, $2)
     union
-    select s.name from found f join boxcar.sessions s on s.project_id = $1 and s.parent_session_id = f.name
+    select s.name
+    from found f
+    join boxcar.sessions s on s.project_id = $1 and s.parent_session_id = f.name
   )
-  select b.id as box_id from found f join boxcar.boxes b on b.project_id = $1 and b.tape_name = f.name and b.kind = 'tape' and b.archived_at is null
+  select b.id as box_id
+  from found f
+  join boxcar.boxes b
+    on b.project_id = $1
+    and b.tape_name = f.name
+    and b.kind = 'tape'
+    and b.archived_at is null
   order by b.id`);
 
 /** Tapes whose names begin with `prefix`, and tapes of the sessions that were forked from them; the oldest first. */

@@ -29,8 +29,10 @@ import { findActiveTurn } from './reset.js';
 const IS_DUE = 't.ended_at is not null and (t.notifies or t.unseen_position is not null)';
 
 /** A search of the sweep: turns with a due notice. */
-export const dueNotices = (now: string): string =>
-  `select /* notices.due_notices */ t.id as turn_id, t.project_id from boxcar.turns t where ${IS_DUE} and ${notSetAside('notices', 't.id', now)}`;
+export const dueNotices = (now: string): string => `
+  select /* notices.due_notices */ t.id as turn_id, t.project_id
+  from boxcar.turns t
+  where ${IS_DUE} and ${notSetAside('notices', 't.id', now)}`;
 
 const FIND_DUE = statement(`${dueNotices('coalesce($1::timestamptz, now())')} order by t.id limit $2`);
 
@@ -85,8 +87,21 @@ const MAX_CAUSES = 100;
 
 /** The last position of tape `box` that any turn has read; 0: no turn has read it. */
 const lastRead = (box: string): string => `
-  coalesce((select r.at from boxcar.tape_entries x cross join lateral (select max(s.to_position) as at from boxcar.steps s where s.turn_id = x.turn_id and s.committed_at is not null) r
-    where x.box_id = ${box} and x.kind = 'event' and x.payload->>'name' = 'turn.started' and r.at is not null order by x.position desc limit 1), 0)`;
+  coalesce((
+    select r.at
+    from boxcar.tape_entries x
+    cross join lateral (
+      select max(s.to_position) as at
+      from boxcar.steps s
+      where s.turn_id = x.turn_id and s.committed_at is not null
+    ) r
+    where x.box_id = ${box}
+      and x.kind = 'event'
+      and x.payload->>'name' = 'turn.started'
+      and r.at is not null
+    order by x.position desc
+    limit 1
+  ), 0)`;
 
 /** The turn of a handoff `h`: the turn that served it, otherwise the turn that requested it. */
 export const TURN_OF_HANDOFF =
@@ -97,44 +112,104 @@ export const TURN_OF_HANDOFF =
  * the kernel writes their keys; callers can write the rest of an entry.
  */
 export const UNREAD_CAUSES = `
-  select s.id, s.run_id from (select ${lastRead('t.output_box_id')} as at) r cross join lateral (
-      select e.position, case when e.dedup_key like 'fork-%' then substr(e.dedup_key, 13)::uuid
-          else (select ${TURN_OF_HANDOFF} from boxcar.handoffs h where h.id = substr(e.dedup_key, 16)::uuid) end as turn_id from boxcar.tape_entries e
-      where e.box_id = t.output_box_id and e.kind = 'message' and e.position > r.at and e.position <= t.unseen_position and e.dedup_key ~ '^(fork|handoff)-result:[0-9a-f-]{36}$'
-      order by e.position desc limit ${MAX_CAUSES}) e
-    join boxcar.turns s on s.id = e.turn_id
+  select s.id, s.run_id
+  from (select ${lastRead('t.output_box_id')} as at) r
+  cross join lateral (
+    select
+      e.position,
+      case
+        when e.dedup_key like 'fork-%' then substr(e.dedup_key, 13)::uuid
+        else (select ${TURN_OF_HANDOFF} from boxcar.handoffs h where h.id = substr(e.dedup_key, 16)::uuid)
+      end as turn_id
+    from boxcar.tape_entries e
+    where e.box_id = t.output_box_id
+      and e.kind = 'message'
+      and e.position > r.at
+      and e.position <= t.unseen_position
+      and e.dedup_key ~ '^(fork|handoff)-result:[0-9a-f-]{36}$'
+    order by e.position desc
+    limit ${MAX_CAUSES}
+  ) e
+  join boxcar.turns s on s.id = e.turn_id
   order by e.position desc`;
 
 // The present tape of `p`. For a merged fork it is the tape into which it was merged; a discarded fork has no such tape.
-const TOLD_ON = `(
+const TOLD_ON = `
+  (
     with recursive place as (
       select ${currentOf('p')} as id
       union
-      select ${currentOf('q')} from place join boxcar.forks f on f.id = place.id and f.box_id = f.id and f.status = 'merged' join boxcar.boxes q on q.id = (f.receipt->>'parent')::uuid
+      select ${currentOf('q')}
+      from place
+      join boxcar.forks f on f.id = place.id and f.box_id = f.id and f.status = 'merged'
+      join boxcar.boxes q on q.id = (f.receipt->>'parent')::uuid
     )
-    select place.id from place where not exists (
-      select from boxcar.forks f where f.box_id = place.id and (f.status = 'discarded' or (f.status = 'merged' and f.id = f.box_id))))`;
+    select place.id
+    from place
+    where not exists (
+      select from boxcar.forks f
+      where f.box_id = place.id and (f.status = 'discarded' or (f.status = 'merged' and f.id = f.box_id))
+    )
+  )`;
 
 // A wait that has ended earlier did not get the result. An end and the answer of the waiting call are one transaction, with the same time.
-const IS_AWAITED = `exists (
+const IS_AWAITED = `
+  exists (
     select from (
-      select k.turn_id, k.ended_at from boxcar.tool_calls k where t.is_awaited and k.id = t.parent_tool_call_id
+      select k.turn_id, k.ended_at
+      from boxcar.tool_calls k
+      where t.is_awaited and k.id = t.parent_tool_call_id
       union all
-      select j.turn_id, j.ended_at from boxcar.batches j where j.id = any (t.batch_ids) and j.tool_call_id is not null
-    ) wait join boxcar.turns w on w.id = wait.turn_id
-    where w.agent_id = n.owner_agent_id and (wait.ended_at is null or wait.ended_at >= t.ended_at))`;
+      select j.turn_id, j.ended_at
+      from boxcar.batches j
+      where j.id = any (t.batch_ids) and j.tool_call_id is not null
+    ) wait
+    join boxcar.turns w on w.id = wait.turn_id
+    where w.agent_id = n.owner_agent_id and (wait.ended_at is null or wait.ended_at >= t.ended_at)
+  )`;
 
+// Takes no locks, and decides nothing: `tellEnd` locks agent, turns and tape (N2), and checks again whether the notice is due and where the
+// parent's tape is. When the parent was reset in between, it answers `moved`, and the caller loads the notice again.
 const LOAD = statement(`
-  select /* notices.load */ t.id as "turnId", t.project_id as "projectId", t.agent_id as "agentId", t.channel_id as "channelId", t.status, coalesce(c.content, c.placeholder) as content,
-    t.output_box_id as "outputBoxId", t.start_position as "startPosition",
-    coalesce((select e.position from boxcar.tape_entries e where e.box_id = b.id and e.turn_id = t.id order by e.position desc limit 1), b.head_position) as "lastPosition",
-    case when t.notifies then (
-      select json_build_object('name', s.name, 'parentBoxId', n.id, 'parentAgentId', (select a.id from boxcar.agents a where a.id = n.owner_agent_id and a.tape_box_id = n.id), 'makerId', coalesce((select a.owner_agent_id from boxcar.agents a where a.id = t.agent_id), t.agent_id), 'isAwaited', ${IS_AWAITED})
-      from boxcar.sessions s left join boxcar.boxes p on p.id = s.parent_box_id left join boxcar.boxes n on n.id = ${TOLD_ON} where s.agent_id = t.agent_id) end as session,
+  select /* notices.load */
+    t.id as "turnId", t.project_id as "projectId", t.agent_id as "agentId", t.channel_id as "channelId", t.status,
+    coalesce(c.content, c.placeholder) as content, t.output_box_id as "outputBoxId",
+    t.start_position as "startPosition",
+    coalesce((
+      select e.position
+      from boxcar.tape_entries e
+      where e.box_id = b.id and e.turn_id = t.id
+      order by e.position desc
+      limit 1
+    ), b.head_position) as "lastPosition",
+    case
+      when t.notifies then (
+        select json_build_object(
+          'name', s.name, 'parentBoxId', n.id,
+          'parentAgentId', (select a.id from boxcar.agents a where a.id = n.owner_agent_id and a.tape_box_id = n.id),
+          'makerId', coalesce((select a.owner_agent_id from boxcar.agents a where a.id = t.agent_id), t.agent_id),
+          'isAwaited', ${IS_AWAITED}
+        )
+        from boxcar.sessions s
+        left join boxcar.boxes p on p.id = s.parent_box_id
+        left join boxcar.boxes n on n.id = ${TOLD_ON}
+        where s.agent_id = t.agent_id
+      )
+    end as session,
     t.unseen_position as "unseenPosition",
-    t.unseen_position is not null and exists (select from boxcar.tape_entries e where e.box_id = t.output_box_id and e.position between t.start_position and t.unseen_position and e.dedup_key like 'handoff-result:%') as "hasHandoffs", t.notifies is true as "isTold", exists (select from boxcar.handoffs h where h.turn_id = t.id) as "isHandoff",
+    t.unseen_position is not null
+    and exists (
+      select from boxcar.tape_entries e
+      where e.box_id = t.output_box_id
+        and e.position between t.start_position and t.unseen_position
+        and e.dedup_key like 'handoff-result:%'
+    ) as "hasHandoffs",
+    t.notifies is true as "isTold",
+    exists (select from boxcar.handoffs h where h.turn_id = t.id) as "isHandoff",
     case when t.notifies then array[t.id] else array(select c.id from (${UNREAD_CAUSES}) c) end as "causeIds"
-  from boxcar.turns t join boxcar.boxes b on b.id = t.output_box_id left join boxcar.cards c on c.id = t.deliverable_card_id
+  from boxcar.turns t
+  join boxcar.boxes b on b.id = t.output_box_id
+  left join boxcar.cards c on c.id = t.deliverable_card_id
   where t.id = $1 and ${IS_DUE}`);
 
 /** The notice of a turn; undefined without a due notice. */
@@ -146,22 +221,30 @@ export async function loadNotice(db: Queryable, turnId: TurnId): Promise<Notice 
 export const LOCK_AGENT = statement(
   'select /* notices.lock_agent */ a.id from boxcar.agents a where a.id = $1 and a.tape_box_id = $2 for no key update',
 );
-const LOCK_TURNS = statement(
-  'select /* notices.lock_turns */ t.id, t.ended_at is not null as is_ended, t.notifies, t.unseen_position from boxcar.turns t where t.id = any ($1::uuid[]) order by t.id for update',
-);
+const LOCK_TURNS = statement(`
+  select /* notices.lock_turns */ t.id, t.ended_at is not null as is_ended, t.notifies, t.unseen_position
+  from boxcar.turns t
+  where t.id = any ($1::uuid[])
+  order by t.id
+  for update`);
 export const SET_UNSEEN = statement(
   'update /* notices.set_unseen */ boxcar.turns set unseen_position = greatest(unseen_position, $2) where id = $1',
 );
-const TOLD = statement(
-  'update /* notices.told */ boxcar.turns set notifies = false where id = $1 and notifies returning id',
-);
+const TOLD = statement(`
+  update /* notices.told */ boxcar.turns
+  set notifies = false
+  where id = $1 and notifies
+  returning id`);
 const MAY_READ = statement('update /* notices.may_read */ boxcar.turns set told_agent_id = $2 where id = $1');
-const SEEN = statement(
-  'update /* notices.seen */ boxcar.turns set unseen_position = null where id = $1 and unseen_position = $2 returning id',
-);
-const HAS_READ = statement(
-  'select /* notices.has_read */ coalesce(max(s.to_position), 0) >= $2 as has_read from boxcar.steps s where s.turn_id = $1 and s.committed_at is not null',
-);
+const SEEN = statement(`
+  update /* notices.seen */ boxcar.turns
+  set unseen_position = null
+  where id = $1 and unseen_position = $2
+  returning id`);
+const HAS_READ = statement(`
+  select /* notices.has_read */ coalesce(max(s.to_position), 0) >= $2 as has_read
+  from boxcar.steps s
+  where s.turn_id = $1 and s.committed_at is not null`);
 interface LockedTurn extends pg.QueryResultRow {
   readonly id: TurnId;
   readonly notifies: boolean | null;

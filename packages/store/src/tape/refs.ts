@@ -12,45 +12,87 @@ const lastNamed = (): string => {
     lastAnchorOf(
       'b',
       'least($7, b.last_readable)',
-      `hashtextextended(o.anchor_name, 0) = hashtextextended(${name}, 0) and o.anchor_name = ${name} and o.position <@ b.readable`,
+      `
+        hashtextextended(o.anchor_name, 0) = hashtextextended(${name}, 0)
+        and o.anchor_name = ${name}
+        and o.position <@ b.readable`,
     );
   return `greatest(${[1, 2, 3].map((n) => lastOf(`($6::text[])[${n}]`)).join(', ')})`;
 };
 
-// An id finds a tape in any incarnation, or the tape of an agent; a name finds the present tape.
+// An id finds a tape in any incarnation, or the tape of an agent; a name finds the present tape. Takes no locks: entries up to the head of
+// this snapshot never change. Rights and owner are those of this moment.
 const FIND_PLACE = statement(`
-  with /* refs.find_place */ named as (
+  with /* refs.find_place */
+  named as (
     select coalesce(
       (select b.id from boxcar.boxes b where b.id = $1 and b.project_id = $2 and b.kind = 'tape'),
       (select a.tape_box_id from boxcar.agents a where a.id = $1 and a.project_id = $2),
-      (select x.id from unnest($4::text[]) with ordinality as s(name, n)
-        cross join lateral (select b.id from boxcar.boxes b where b.project_id = $2 and b.tape_name = s.name and b.archived_at is null) x order by s.n limit 1),
-      (select x.tape_box_id from unnest($4::text[]) with ordinality as s(name, n)
-        cross join lateral (select a.tape_box_id from boxcar.agents a where a.project_id = $2 and a.name = s.name) x order by s.n limit 1)) as id
+      (
+        select x.id
+        from unnest($4::text[]) with ordinality as s(name, n)
+        cross join lateral (
+          select b.id
+          from boxcar.boxes b
+          where b.project_id = $2 and b.tape_name = s.name and b.archived_at is null
+        ) x
+        order by s.n
+        limit 1
+      ),
+      (
+        select x.tape_box_id
+        from unnest($4::text[]) with ordinality as s(name, n)
+        cross join lateral (select a.tape_box_id from boxcar.agents a where a.project_id = $2 and a.name = s.name) x
+        order by s.n
+        limit 1
+      )
+    ) as id
   ),
   tape as materialized (
-    select b.*, p.name as workspace, p.operator_agent_id, ${ACCESS}, ${grantOf('append')} as append_grant,
+    select
+      b.*, p.name as workspace, p.operator_agent_id, ${ACCESS}, ${grantOf('append')} as append_grant,
       exists (select from boxcar.agents a where a.id = b.owner_agent_id and a.tape_box_id = b.id) as is_rolling
-    from named n join boxcar.boxes b on b.id = n.id join boxcar.projects p on p.id = b.project_id
+    from named n
+    join boxcar.boxes b on b.id = n.id
+    join boxcar.projects p on p.id = b.project_id
   ),
   bounded as (
-    select t.*, least(t.head_position, upper(t.readable) - 1) as last_readable from tape t
+    select t.*, least(t.head_position, upper(t.readable) - 1) as last_readable
+    from tape t
   ),
   placed as (
-    select b.*, case when $5::int is not null then $5 when $6::text[] is null then least($7, b.last_readable)
-      else ${lastNamed()} end as position
+    select
+      b.*,
+      case
+        when $5::int is not null then $5
+        when $6::text[] is null then least($7, b.last_readable)
+        else ${lastNamed()}
+      end as position
     from bounded b
   ),
   -- an imported tape may be without any anchor
   begun as (
-    select b.*, nullif(case when $6::text[] is null and b.position >= b.last_anchor_position then coalesce(b.view_anchor_position, b.last_anchor_position)
-      else ${lastAnchorOf('b', 'b.position')} end, 0) as start_position
+    select
+      b.*,
+      nullif(
+        case
+          when $6::text[] is null and b.position >= b.last_anchor_position
+            then coalesce(b.view_anchor_position, b.last_anchor_position)
+          else ${lastAnchorOf('b', 'b.position')}
+        end,
+        0
+      ) as start_position
     from placed b
   )
-  select b.id as box_id, b.workspace, b.operator_agent_id, b.owner_agent_id, b.maker_agent_id, b.is_rolling, b.head_position, b.last_readable,
-    b.archived_at is not null as is_archived, b.fork_status <> 'open' as is_closed, b.is_own, b.granted, b.append_grant, b.readable::text as readable, b.position <@ b.readable as is_readable, b.position, b.start_position,
-    case when b.start_position = coalesce(b.view_anchor_position, b.last_anchor_position) then b.view_position
-      else ${viewStartAt('b.id', 'b.start_position')} end as from_position
+  select
+    b.id as box_id, b.workspace, b.operator_agent_id, b.owner_agent_id, b.maker_agent_id, b.is_rolling,
+    b.head_position, b.last_readable, b.archived_at is not null as is_archived, b.fork_status <> 'open' as is_closed,
+    b.is_own, b.granted, b.append_grant, b.readable::text as readable, b.position <@ b.readable as is_readable,
+    b.position, b.start_position,
+    case
+      when b.start_position = coalesce(b.view_anchor_position, b.last_anchor_position) then b.view_position
+      else ${viewStartAt('b.id', 'b.start_position')}
+    end as from_position
   from begun b`);
 
 /** A place on a tape, with the rights of the requesting actor. */
@@ -115,31 +157,60 @@ export async function findTapePlace(
 }
 
 // A call is shown only together with its result: a call whose result is after the head or on the other side of an anchor is marked as
-// open. Results are in the order of their calls.
+// open. Results are in the order of their calls. Takes no locks: $3 is a head that was read before, and entries up to there never change.
 const LOAD_SLICE = statement(`
-  with /* refs.load_slice */ slice as (
-    select e.position, e.kind, e.card_id, e.tokens, e.payload, e.turn_id, e.step,
-      bool_or(e.kind = 'tool_call') over same_step as has_calls, count(*) filter (where e.kind = 'tool_result') over same_step as results,
+  with /* refs.load_slice */
+  slice as (
+    select
+      e.position, e.kind, e.card_id, e.tokens, e.payload, e.turn_id, e.step,
+      bool_or(e.kind = 'tool_call') over same_step as has_calls,
+      count(*) filter (where e.kind = 'tool_result') over same_step as results,
       bool_or(e.kind = 'tool_result' and e.position = $3::int) over same_step as is_cut,
       row_number() over (partition by e.turn_id, e.step, e.kind order by e.position) as rank
-    from boxcar.boxes b cross join lateral ${entriesOf('b', { from: '$4::int', to: '$3::int', where: 'o.position <@ $5::int4multirange' })} e where b.id = $1
+    from boxcar.boxes b
+    cross join lateral ${entriesOf('b', {
+      from: '$4::int',
+      to: '$3::int',
+      where: 'o.position <@ $5::int4multirange',
+    })} e
+    where b.id = $1
     window same_step as (partition by e.turn_id, e.step)
   ),
   -- who was at work when the anchor was written: its turn has begun before, on this tape
   early_context as (
     select (e.payload->'data'->>'context_box_id')::uuid as id
-    from (select s.turn_id from slice s where s.turn_id is not null order by s.position limit 1) s
-      join boxcar.turns t on t.id = s.turn_id and t.start_position < $2 and t.start_position <@ $5::int4multirange
-      cross join boxcar.boxes b
-      cross join lateral ${entriesOf('b', { from: 't.start_position', to: 't.start_position', where: "o.kind = 'event' and o.turn_id = t.id" })} e
+    from (
+      select s.turn_id
+      from slice s
+      where s.turn_id is not null
+      order by s.position
+      limit 1
+    ) s
+    join boxcar.turns t on t.id = s.turn_id and t.start_position < $2 and t.start_position <@ $5::int4multirange
+    cross join boxcar.boxes b
+    cross join lateral ${entriesOf('b', {
+      from: 't.start_position',
+      to: 't.start_position',
+      where: "o.kind = 'event' and o.turn_id = t.id",
+    })} e
     where b.id = $1
   )
-  select $1::uuid as tape_id, true as is_readable, null::boolean as is_ward, $2::int as last_anchor_position, s.position, s.kind, s.card_id, s.tokens,
-    s.step is not null and case s.kind when 'tool_result' then not s.has_calls when 'tool_call' then s.results = 0 or s.is_cut and s.rank > s.results
-      when 'message' then s.has_calls and s.results = 0 else false end as is_open,
-    case when s.kind = 'event' and s.payload->>'name' = 'turn.started' then (s.payload->'data'->>'context_box_id')::uuid end as context_box_id,
+  select
+    $1::uuid as tape_id, true as is_readable, null::boolean as is_ward, $2::int as last_anchor_position, s.position,
+    s.kind, s.card_id, s.tokens,
+    s.step is not null
+    and case s.kind
+      when 'tool_result' then not s.has_calls
+      when 'tool_call' then s.results = 0 or s.is_cut and s.rank > s.results
+      when 'message' then s.has_calls and s.results = 0
+      else false
+    end as is_open,
+    case
+      when s.kind = 'event' and s.payload->>'name' = 'turn.started' then (s.payload->'data'->>'context_box_id')::uuid
+    end as context_box_id,
     (select c.id from early_context c) as early_context_box_id
-  from slice s order by s.position`);
+  from slice s
+  order by s.position`);
 
 /**
  * The entries of a tape from one position to another that the actor may read, as a snapshot for the agent that worked there when the
@@ -162,9 +233,12 @@ export async function lockTape(tx: Tx, boxId: BoxId): Promise<void> {
   await run(tx, LOCK_TAPE, [boxId]);
 }
 
-const LOCK_GRANTS = statement(
-  'select /* refs.lock_grants */ from boxcar.grants where agent_id = $2 and box_id = any ($1::uuid[]) order by box_id, mode for update',
-);
+const LOCK_GRANTS = statement(`
+  select /* refs.lock_grants */
+  from boxcar.grants
+  where agent_id = $2 and box_id = any ($1::uuid[])
+  order by box_id, mode
+  for update`);
 
 /**
  * Locks the grants of an agent on tapes, so that they do not change until the transaction ends. Must be taken before locks of runs and
@@ -177,9 +251,12 @@ export async function lockGrants(tx: Tx, boxIds: readonly BoxId[], agentId: Agen
 const MOVE_TAPE = statement(
   'update /* refs.move_tape */ boxcar.boxes set owner_agent_id = $2, maker_agent_id = $2 where id = $1',
 );
-const END_APPENDING = statement(
-  "delete /* refs.end_appending */ from boxcar.grants where project_id = $1 and box_id = $2 and agent_id = any ($3::uuid[]) and mode = 'append'",
-);
+const END_APPENDING = statement(`
+  delete /* refs.end_appending */ from boxcar.grants
+  where project_id = $1
+    and box_id = $2
+    and agent_id = any ($3::uuid[])
+    and mode = 'append'`);
 
 /** Ends the granted rights of agents to append; with `newOwnerId`, makes that agent the owner of the tape. */
 export async function handOverTape(

@@ -39,37 +39,91 @@ export type ResetResult =
 
 // The order of locks: agent, tape. A transaction that submits a turn to the agent holds the agent's row.
 const LOCK_OWNER = statement(`
-  select /* reset.lock_owner */ a.id from boxcar.agents a where a.id = (select b.owner_agent_id from boxcar.boxes b where b.id = $1) and a.tape_box_id = $1 for no key update`);
+  select /* reset.lock_owner */ a.id
+  from boxcar.agents a
+  where a.id = (select b.owner_agent_id from boxcar.boxes b where b.id = $1) and a.tape_box_id = $1
+  for no key update`);
 const LOCK = statement(`
-  select /* reset.lock */ b.archived_at is not null as is_archived, b.incarnation, b.head_position, b.fork_status in ('merged', 'discarded') as is_closed, ${OWNS} as is_own,
+  select /* reset.lock */
+    b.archived_at is not null as is_archived, b.incarnation, b.head_position,
+    b.fork_status in ('merged', 'discarded') as is_closed,
+    ${OWNS} as is_own,
     exists (select from boxcar.boxes n where n.id = $4 and n.previous_box_id = b.id) as is_done
-  from boxcar.boxes b join boxcar.projects p on p.id = b.project_id where b.id = $1 and b.project_id = $2 and b.kind = 'tape' for no key update of b`);
+  from boxcar.boxes b
+  join boxcar.projects p on p.id = b.project_id
+  where b.id = $1 and b.project_id = $2 and b.kind = 'tape'
+  for no key update of b`);
 // Must begin after the locks. Two look-ups, each by a separate index.
 const ACTIVE = statement(`
   select /* reset.active */ coalesce(
-      (select t.id from boxcar.turns t where t.agent_id = b.owner_agent_id and t.output_box_id = b.id and t.status in ('dispatched', 'running', 'suspended') limit 1),
-      (select t.id from boxcar.turns t where t.agent_id = b.owner_agent_id and t.output_box_id = b.id and t.status = 'queued' order by t.agent_id, t.id limit 1)) as id
-  from boxcar.boxes b where b.id = $1`);
+    (
+      select t.id
+      from boxcar.turns t
+      where t.agent_id = b.owner_agent_id
+        and t.output_box_id = b.id
+        and t.status in ('dispatched', 'running', 'suspended')
+      limit 1
+    ),
+    (
+      select t.id
+      from boxcar.turns t
+      where t.agent_id = b.owner_agent_id and t.output_box_id = b.id and t.status = 'queued'
+      order by t.agent_id, t.id
+      limit 1
+    )
+  ) as id
+  from boxcar.boxes b
+  where b.id = $1`);
 const ARCHIVE = statement('update /* reset.archive */ boxcar.boxes set archived_at = now() where id = $1');
+// The caller has locked the agent and then the tape (`LOCK_OWNER`, `LOCK`), has found no turn under way, and has archived the tape. A turn
+// for this agent that is submitted in the meantime waits for the agent's lock, and gets the new tape.
 const BEGIN = statement(`
-  with /* reset.begin */ x as (select * from json_to_recordset($4::json) as x(${CARD_COLUMNS})),
-  new_card as (insert into ${CARD_TARGET} select ${CARD_VALUES} from x),
+  with /* reset.begin */
+  x as (select * from json_to_recordset($4::json) as x(${CARD_COLUMNS})),
+  new_card as (
+    insert into ${CARD_TARGET}
+    select ${CARD_VALUES}
+    from x
+  ),
   made as (
-    insert into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, tape_name, incarnation, head_position, last_anchor_position, view_position, anchor_count, previous_box_id, session_graph)
-    select $2, b.project_id, 'tape', b.owner_agent_id, b.maker_agent_id, b.tape_name, b.incarnation + 1, 2, 1, 1, 1, b.id, b.session_graph from boxcar.boxes b where b.id = $1
+    insert into boxcar.boxes (
+      id, project_id, kind, owner_agent_id, maker_agent_id, tape_name, incarnation, head_position,
+      last_anchor_position, view_position, anchor_count, previous_box_id, session_graph
+    )
+    select $2, b.project_id, 'tape', b.owner_agent_id, b.maker_agent_id, b.tape_name, b.incarnation + 1, 2, 1, 1, 1,
+      b.id, b.session_graph
+    from boxcar.boxes b
+    where b.id = $1
     returning id, project_id, incarnation, owner_agent_id
   ),
-  moved as (update boxcar.agents a set tape_box_id = made.id from made where a.id = made.owner_agent_id and a.tape_box_id = $1),
+  moved as (
+    update boxcar.agents a
+    set tape_box_id = made.id
+    from made
+    where a.id = made.owner_agent_id and a.tape_box_id = $1
+  ),
   -- Within a fork nobody else sees it before the merge.
-  moved_fork as (update boxcar.forks f set box_id = made.id from made where f.box_id = $1 and f.status = 'open'),
+  moved_fork as (
+    update boxcar.forks f
+    set box_id = made.id
+    from made
+    where f.box_id = $1 and f.status = 'open'
+  ),
   begun as (
     insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, payload, anchor_name, author_id)
-    select made.id, e.position, e.kind, case e.position when 1 then coalesce(x.id, c.id) end, case e.position when 1 then coalesce(x.token_estimate, c.token_estimate) else 0 end,
+    select
+      made.id, e.position, e.kind,
+      case e.position when 1 then coalesce(x.id, c.id) end,
+      case e.position when 1 then coalesce(x.token_estimate, c.token_estimate) else 0 end,
       e.payload::json, e.anchor_name, $3
-    from made join boxcar.projects p on p.id = made.project_id join boxcar.cards c on c.id = p.bootstrap_card_id left join x on true
+    from made
+    join boxcar.projects p on p.id = made.project_id
+    join boxcar.cards c on c.id = p.bootstrap_card_id
+    left join x on true
     cross join ${bootstrapEntries('$5')}
   )
-  select incarnation from made`);
+  select incarnation
+  from made`);
 
 /** The state is in the card of the anchor. */
 const ARCHIVED_EVENT = JSON.stringify({ name: 'handoff', data: { name: BOOTSTRAP_ANCHOR } });

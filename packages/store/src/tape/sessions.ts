@@ -33,52 +33,122 @@ export interface Session {
   readonly createdAt: Date;
 }
 
+// The name is locked by the caller (`takeAgentName`). The parent is not locked: the session begins at its head in this snapshot, or at the
+// given position. When the name gets a tape in another way at the same moment, a unique index refuses the session (`isNameTaken`).
 const MAKE = statement(`
-  with /* sessions.make */ x as (select * from json_to_recordset($9::json) as x(${CARD_COLUMNS})),
+  with /* sessions.make */
+  x as (select * from json_to_recordset($9::json) as x(${CARD_COLUMNS})),
   p as materialized (
-    select b.*, v.at, v.last, v.count, (select count(*)::int from x) as anchors, coalesce($7::uuid, o.profile_id) as profile_id, case when o.profile_id is not null then o.id end as source_id,
-      case when $12 = 'full' then (select count(*)::int from ${entriesOf('b', { from: '1', to: '1', where: "o.kind = 'anchor'" })} e)
-        when $12 = 'from_fork_point' then coalesce($6::int, case when coalesce(b.view_anchor_position, b.last_anchor_position) <= v.at then coalesce(b.view_anchor_position, b.last_anchor_position) end, v.last)
-        when exists (select from x) then v.at + 1 else v.last end as begin
-    from boxcar.boxes b left join boxcar.agents o on o.id = b.owner_agent_id
-      cross join lateral (select coalesce($13::int, b.head_position) as at, coalesce($14::int, b.last_anchor_position) as last, coalesce($15::int, b.anchor_count, 1) as count) v
+    select
+      b.*, v.at, v.last, v.count,
+      (select count(*)::int from x) as anchors,
+      coalesce($7::uuid, o.profile_id) as profile_id,
+      case when o.profile_id is not null then o.id end as source_id,
+      case
+        when $12 = 'full'
+          then (select count(*)::int from ${entriesOf('b', { from: '1', to: '1', where: "o.kind = 'anchor'" })} e)
+        when $12 = 'from_fork_point'
+          then coalesce(
+            $6::int,
+            case
+              when coalesce(b.view_anchor_position, b.last_anchor_position) <= v.at
+                then coalesce(b.view_anchor_position, b.last_anchor_position)
+            end,
+            v.last
+          )
+        when exists (select from x) then v.at + 1
+        else v.last
+      end as begin
+    from boxcar.boxes b
+    left join boxcar.agents o on o.id = b.owner_agent_id
+    cross join lateral (
+      select
+        coalesce($13::int, b.head_position) as at,
+        coalesce($14::int, b.last_anchor_position) as last,
+        coalesce($15::int, b.anchor_count, 1) as count
+    ) v
     where b.id = $2 and b.project_id = $3 and b.kind = 'tape'
   ),
   ${LINE},
-  start as materialized (select case when p.begin > p.at then p.begin else ${viewStartAt('p.id', 'p.begin')} end as position from p),
-  hidden as materialized (
-    select h.id from p parent cross join start cross join lateral (select ${hiddenContext('parent', { from: 'start.position', to: 'parent.at', maker: '$8' })} as id) h where h.id is not null
+  start as materialized (
+    select case when p.begin > p.at then p.begin else ${viewStartAt('p.id', 'p.begin')} end as position
+    from p
   ),
-  new_card as (insert into ${CARD_TARGET} select ${CARD_VALUES} from x where exists (select from p where p.profile_id is not null and not exists (select from hidden))),
+  hidden as materialized (
+    select h.id
+    from p parent
+    cross join start
+    cross join lateral (
+      select ${hiddenContext('parent', { from: 'start.position', to: 'parent.at', maker: '$8' })} as id
+    ) h
+    where h.id is not null
+  ),
+  new_card as (
+    insert into ${CARD_TARGET}
+    select ${CARD_VALUES}
+    from x
+    where exists (
+      select from p
+      where p.profile_id is not null and not exists (select from hidden)
+    )
+  ),
   made as (
-    insert into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, tape_name, incarnation, head_position, last_anchor_position, anchor_count,
-      view_anchor_position, view_position, parent_box_id, fork_position, line_boxes, line_ends)
-    select $1, p.project_id, 'tape', $4, $4, $5, coalesce((select max(o.incarnation) from boxcar.boxes o where o.project_id = $3 and o.tape_name = $5), 0) + 1, p.at + 2 * p.anchors,
-      case when p.anchors > 0 then p.at + 1 else p.last end, p.count + p.anchors,
+    insert into boxcar.boxes (
+      id, project_id, kind, owner_agent_id, maker_agent_id, tape_name, incarnation, head_position,
+      last_anchor_position, anchor_count, view_anchor_position, view_position, parent_box_id, fork_position,
+      line_boxes, line_ends
+    )
+    select
+      $1, p.project_id, 'tape', $4, $4, $5,
+      coalesce((select max(o.incarnation) from boxcar.boxes o where o.project_id = $3 and o.tape_name = $5), 0) + 1,
+      p.at + 2 * p.anchors,
+      case when p.anchors > 0 then p.at + 1 else p.last end,
+      p.count + p.anchors,
       case when $12 <> 'last_anchor' then p.begin end,
       start.position, p.id, p.at, line.boxes, line.ends
-    from p cross join line cross join start where p.profile_id is not null and not exists (select from hidden) returning id, fork_position
+    from p
+    cross join line
+    cross join start
+    where p.profile_id is not null and not exists (select from hidden)
+    returning id, fork_position
   ),
   new_agent as (
     insert into boxcar.agents (id, project_id, name, profile_id, owner_agent_id, derived_from, tape_box_id)
-    select $4, $3, $5, p.profile_id, $8, p.source_id, made.id from made cross join p
+    select $4, $3, $5, p.profile_id, $8, p.source_id, made.id
+    from made
+    cross join p
   ),
   begun as (
     insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, payload, anchor_name, author_id)
-    select made.id, made.fork_position + e.n, e.kind, case e.n when 1 then x.id end, case e.n when 1 then x.token_estimate else 0 end,
+    select
+      made.id, made.fork_position + e.n, e.kind,
+      case e.n when 1 then x.id end,
+      case e.n when 1 then x.token_estimate else 0 end,
       e.payload::json, e.anchor_name, $8
-    from made cross join x cross join (values (1, 'anchor', null, 'intention'), (2, 'event', '{"name":"handoff","data":{"name":"intention"}}', null)) as e(n, kind, payload, anchor_name)
+    from made
+    cross join x
+    cross join (
+      values (1, 'anchor', null, 'intention'), (2, 'event', '{"name":"handoff","data":{"name":"intention"}}', null)
+    ) as e(n, kind, payload, anchor_name)
   ),
   granted as (
     insert into boxcar.grants (project_id, agent_id, box_id, mode, source)
-    select $3, $8, made.id, m.mode, $8::text from made cross join (values ('read'), ('append')) as m(mode)
+    select $3, $8, made.id, m.mode, $8::text
+    from made
+    cross join (values ('read'), ('append')) as m(mode)
     where not exists (select from boxcar.projects j where j.id = $3 and j.operator_agent_id = $8)
   ),
   noted as (
-    insert into boxcar.sessions (id, project_id, name, agent_id, parent_box_id, parent_session_id, from_anchor, from_position, notifies)
-    select made.id, $3, $5, $4, p.id, ${lastingNameOf('p')}, $10, p.begin, $11 from made cross join p returning id
+    insert into boxcar.sessions (
+      id, project_id, name, agent_id, parent_box_id, parent_session_id, from_anchor, from_position, notifies
+    )
+    select made.id, $3, $5, $4, p.id, ${lastingNameOf('p')}, $10, p.begin, $11
+    from made
+    cross join p
+    returning id
   )
-  select p.profile_id is not null as has_profile, (select h.id from hidden h) as hidden_id from p`);
+  select p.profile_id is not null as has_profile, (select h.id from hidden h) as hidden_id
+  from p`);
 
 export interface NewSession {
   readonly projectId: ProjectId;
@@ -156,51 +226,115 @@ export async function makeSession(pool: pg.Pool, session: NewSession): Promise<M
   }
 }
 
-const SESSION = `s.name, s.agent_id as "agentId", coalesce(a.tape_box_id,
-    (select n.id from boxcar.boxes n where n.project_id = s.project_id and n.tape_name = s.name and n.archived_at is null), s.id) as "boxId", s.parent_session_id as "parentSessionId", s.parent_box_id as "parentBoxId",
-  s.from_anchor as "fromAnchor", s.status, s.notifies, s.created_at as "createdAt"
-  from boxcar.sessions s left join boxcar.agents a on a.id = s.agent_id`;
+const SESSION = `
+  s.name, s.agent_id as "agentId",
+  coalesce(
+    a.tape_box_id,
+    (
+      select n.id
+      from boxcar.boxes n
+      where n.project_id = s.project_id and n.tape_name = s.name and n.archived_at is null
+    ),
+    s.id
+  ) as "boxId",
+  s.parent_session_id as "parentSessionId", s.parent_box_id as "parentBoxId", s.from_anchor as "fromAnchor", s.status,
+  s.notifies, s.created_at as "createdAt"
+  from boxcar.sessions s
+  left join boxcar.agents a on a.id = s.agent_id`;
 
-const BY_NAME = statement(
-  `select /* sessions.by_name */ ${SESSION} where s.project_id = $1 and s.name = any ($2::text[]) order by array_position($2::text[], s.name) limit 1`,
-);
-const LIST = statement(
-  `select /* sessions.list */ ${SESSION} where s.project_id = $1 and ($2::text is null or s.status = $2) order by s.created_at, s.id limit $3`,
-);
-const CHILDREN = statement(
-  `select /* sessions.children */ ${SESSION} where s.project_id = $1 and s.parent_session_id = any ($2::text[]) order by s.created_at, s.id limit $3`,
-);
+const BY_NAME = statement(`
+  select /* sessions.by_name */ ${SESSION}
+  where s.project_id = $1 and s.name = any ($2::text[])
+  order by array_position($2::text[], s.name)
+  limit 1`);
+const LIST = statement(`
+  select /* sessions.list */ ${SESSION}
+  where s.project_id = $1 and ($2::text is null or s.status = $2)
+  order by s.created_at, s.id
+  limit $3`);
+const CHILDREN = statement(`
+  select /* sessions.children */ ${SESSION}
+  where s.project_id = $1 and s.parent_session_id = any ($2::text[])
+  order by s.created_at, s.id
+  limit $3`);
+// Takes no locks. `union` ends the recursion also when imported sessions name each other in a circle.
 const LINEAGE = statement(`
-  with recursive /* sessions.lineage */ self as (select b.project_id, ${lastingNameOf('b')} as name from boxcar.boxes b where b.id = $1),
+  with recursive /* sessions.lineage */
+  self as (
+    select b.project_id, ${lastingNameOf('b')} as name
+    from boxcar.boxes b
+    where b.id = $1
+  ),
   up as (
-    select s.id, s.project_id, s.parent_session_id from self join boxcar.sessions s on s.project_id = self.project_id and s.name = self.name
+    select s.id, s.project_id, s.parent_session_id
+    from self
+    join boxcar.sessions s on s.project_id = self.project_id and s.name = self.name
     union
-    select s.id, s.project_id, s.parent_session_id from up join boxcar.sessions s on s.project_id = up.project_id and s.name = up.parent_session_id
+    select s.id, s.project_id, s.parent_session_id
+    from up
+    join boxcar.sessions s on s.project_id = up.project_id and s.name = up.parent_session_id
   ),
   down as (
-    select s.id, s.project_id, s.name from self join boxcar.sessions s on s.project_id = self.project_id and s.parent_session_id = self.name
+    select s.id, s.project_id, s.name
+    from self
+    join boxcar.sessions s on s.project_id = self.project_id and s.parent_session_id = self.name
     union
-    select s.id, s.project_id, s.name from down join boxcar.sessions s on s.project_id = down.project_id and s.parent_session_id = down.name
+    select s.id, s.project_id, s.name
+    from down
+    join boxcar.sessions s on s.project_id = down.project_id and s.parent_session_id = down.name
   )
-  select ${SESSION} where s.id in (select id from up union all select id from down) order by s.created_at, s.id`);
+  select ${SESSION}
+  where s.id in (
+    select id
+    from up
+    union all
+    select id
+    from down
+  )
+  order by s.created_at, s.id`);
 const INSERT_IMPORTED = statement(`
-  insert /* sessions.insert_imported */ into boxcar.sessions (id, project_id, name, parent_session_id, from_anchor, from_position, notifies, status, created_at)
-  values ($1, $2, $3, $4, $5, 0, false, $6, coalesce($7::timestamptz, now())) on conflict do nothing`);
+  insert /* sessions.insert_imported */ into boxcar.sessions (
+    id, project_id, name, parent_session_id, from_anchor, from_position, notifies, status, created_at
+  )
+  values ($1, $2, $3, $4, $5, 0, false, $6, coalesce($7::timestamptz, now()))
+  on conflict do nothing`);
 // A transaction that submits a turn to the agent holds its row, and sees the new status afterwards.
 const LOCK_AGENT = statement(`
-  select /* sessions.lock_agent */ a.id from boxcar.agents a where a.id = (select s.agent_id from boxcar.sessions s where s.project_id = $1 and s.name = $2) for no key update`);
+  select /* sessions.lock_agent */ a.id
+  from boxcar.agents a
+  where a.id = (select s.agent_id from boxcar.sessions s where s.project_id = $1 and s.name = $2)
+  for no key update`);
 // Two look-ups, each by a separate index.
 const LOCK_TURNS = statement(`
-  select /* sessions.lock_turns */ t.id from boxcar.turns t where t.id in (
-      select a.id from boxcar.turns a where a.agent_id = $1 and a.status in ('dispatched', 'running', 'suspended')
-      union all select q.id from boxcar.turns q where q.agent_id = $1 and q.status = 'queued')
-  order by t.id for update`);
-const SET_STATUS = statement(`
-  with /* sessions.set_status */ s as (update boxcar.sessions set status = $3 where project_id = $1 and name = $2 returning notifies),
-  told as (
-    update boxcar.turns t set notifies = case when $3 = 'active' then true end from s where t.id = any ($4::uuid[]) and t.ended_at is null and s.notifies
+  select /* sessions.lock_turns */ t.id
+  from boxcar.turns t
+  where t.id in (
+    select a.id
+    from boxcar.turns a
+    where a.agent_id = $1 and a.status in ('dispatched', 'running', 'suspended')
+    union all
+    select q.id
+    from boxcar.turns q
+    where q.agent_id = $1 and q.status = 'queued'
   )
-  select true as is_set from s`);
+  order by t.id
+  for update`);
+const SET_STATUS = statement(`
+  with /* sessions.set_status */
+  s as (
+    update boxcar.sessions
+    set status = $3
+    where project_id = $1 and name = $2
+    returning notifies
+  ),
+  told as (
+    update boxcar.turns t
+    set notifies = case when $3 = 'active' then true end
+    from s
+    where t.id = any ($4::uuid[]) and t.ended_at is null and s.notifies
+  )
+  select true as is_set
+  from s`);
 const TAPE_SESSION = statement(
   `select /* sessions.tape_session */ ${lastingNameOf('b')} as id from boxcar.boxes b where b.id = $1`,
 );

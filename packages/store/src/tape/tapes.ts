@@ -44,10 +44,12 @@ export interface TapeRow {
 }
 
 const TAPE = `
-  select /* tapes.tape */ b.id as box_id, b.tape_name, b.incarnation, b.owner_agent_id, b.head_position, b.last_anchor_position, coalesce(b.anchor_count, 1) as anchor_count,
-    b.parent_box_id, b.fork_position, b.fork_status, b.archived_at is not null as is_archived, ${HELD},
-    ${READS} as reads, ${grantOf('append')} as append_grant
-  from boxcar.boxes b join boxcar.projects p on p.id = b.project_id
+  select /* tapes.tape */ b.id as box_id, b.tape_name, b.incarnation, b.owner_agent_id, b.head_position,
+    b.last_anchor_position, coalesce(b.anchor_count, 1) as anchor_count, b.parent_box_id, b.fork_position,
+    b.fork_status, b.archived_at is not null as is_archived, ${HELD}, ${READS} as reads,
+    ${grantOf('append')} as append_grant
+  from boxcar.boxes b
+  join boxcar.projects p on p.id = b.project_id
   where b.project_id = $2 and b.kind = 'tape' and `;
 
 const FIND = {
@@ -55,9 +57,10 @@ const FIND = {
   agent: statement(
     `${TAPE} b.id = (select a.tape_box_id from boxcar.agents a where a.id = $1 and a.project_id = $2)`,
   ),
-  name: statement(
-    `${TAPE} b.tape_name = any ($1::text[]) and b.archived_at is null order by array_position($1::text[], b.tape_name) limit 1`,
-  ),
+  name: statement(`
+    ${TAPE} b.tape_name = any ($1::text[]) and b.archived_at is null
+    order by array_position($1::text[], b.tape_name)
+    limit 1`),
 } as const;
 
 type TapeDbRow = Row<
@@ -108,16 +111,32 @@ export async function findTape(
   };
 }
 
+// Two makers of one name: the second waits for the commit of the first at the index of names, and then skips the name.
 const CREATE = statement(`
-  with /* tapes.create */ made as (
-    insert into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, tape_name, incarnation, head_position, last_anchor_position, view_position, anchor_count)
-    select x.id, $1, 'tape', $2, $2, x.name, coalesce((select max(b.incarnation) from boxcar.boxes b where b.project_id = $1 and b.tape_name = x.name), 0) + 1, 2, 1, 1, 1
+  with /* tapes.create */
+  made as (
+    insert into boxcar.boxes (
+      id, project_id, kind, owner_agent_id, maker_agent_id, tape_name, incarnation, head_position,
+      last_anchor_position, view_position, anchor_count
+    )
+    select
+      x.id, $1, 'tape', $2, $2, x.name,
+      coalesce((select max(b.incarnation) from boxcar.boxes b where b.project_id = $1 and b.tape_name = x.name), 0)
+        + 1,
+      2, 1, 1, 1
     from json_to_recordset($3::json) as x(id uuid, name text)
-    on conflict do nothing returning id, project_id, owner_agent_id
+    on conflict do nothing
+    returning id, project_id, owner_agent_id
   )
   insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, payload, anchor_name, author_id)
-  select n.id, e.position, e.kind, case e.position when 1 then c.id end, case e.position when 1 then c.token_estimate else 0 end, e.payload::json, e.anchor_name, n.owner_agent_id::text
-  from made n join boxcar.projects p on p.id = n.project_id join boxcar.cards c on c.id = p.bootstrap_card_id
+  select
+    n.id, e.position, e.kind,
+    case e.position when 1 then c.id end,
+    case e.position when 1 then c.token_estimate else 0 end,
+    e.payload::json, e.anchor_name, n.owner_agent_id::text
+  from made n
+  join boxcar.projects p on p.id = n.project_id
+  join boxcar.cards c on c.id = p.bootstrap_card_id
   cross join ${bootstrapEntries()}`);
 
 /** Makes tapes of these names with their bootstrap, owned by the actor; skips names that already have a tape. */

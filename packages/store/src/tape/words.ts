@@ -16,10 +16,13 @@ export interface TapePart extends pg.QueryResultRow {
 }
 
 const PARTS = statement(`
-  select /* words.parts */ part.box_id, part.behind, least(part.upto, $2::int) as upto,
+  select /* words.parts */
+    part.box_id, part.behind, least(part.upto, $2::int) as upto,
     coalesce((select max(w.position) from boxcar.tape_words w where w.box_id = part.box_id), part.behind) as written
-  from boxcar.boxes b cross join lateral ${partsOf('b')} as part(box_id, behind, upto)
-  where b.id = $1 and b.kind = 'tape' and part.behind < $2 order by part.upto desc`);
+  from boxcar.boxes b
+  cross join lateral ${partsOf('b')} as part(box_id, behind, upto)
+  where b.id = $1 and b.kind = 'tape' and part.behind < $2
+  order by part.upto desc`);
 
 /** The boxes that contain the entries of a tape up to a position, the newest first. */
 export const loadParts = (db: Queryable, boxId: BoxId, upto: number): Promise<TapePart[]> =>
@@ -33,11 +36,21 @@ export interface EntryWords {
 
 // An erasure in progress is waited for and seen; a later erasure waits, and finds these rows. The same is true of a purge of the box.
 const INSERT = statement(`
-  with /* words.insert */ box as (select id from boxcar.boxes where id = $1 for key share),
-  alive as materialized (select c.id from boxcar.cards c where c.id = any ($3::uuid[]) and c.erased_at is null order by c.id for share)
+  with /* words.insert */
+  box as (select id from boxcar.boxes where id = $1 for key share),
+  alive as materialized (
+    select c.id
+    from boxcar.cards c
+    where c.id = any ($3::uuid[]) and c.erased_at is null
+    order by c.id
+    for share
+  )
   insert into boxcar.tape_words (box_id, position, card_id, words)
-  select box.id, x.position, x.card_id, case when x.card_id is null or x.card_id in (select id from alive) then x.words end
-  from box cross join json_to_recordset($2::json) as x(position int, card_id uuid, words text)
+  select
+    box.id, x.position, x.card_id,
+    case when x.card_id is null or x.card_id in (select id from alive) then x.words end
+  from box
+  cross join json_to_recordset($2::json) as x(position int, card_id uuid, words text)
   on conflict do nothing`);
 
 /** Writes the words of a sequence of entries in one box; skips the words of erased cards. */
@@ -85,12 +98,17 @@ const LISTED = 500;
 
 // The name of the call that a result answers: from the call's row. When that row was purged, or the tape was imported, from the result
 // itself.
-const CALLED = `(
-    select coalesce(k.name, c.content->>'name') from boxcar.cards c left join boxcar.tool_calls k on k.id = c.tool_call_id where c.id = e.card_id)`;
+const CALLED = `
+  (
+    select coalesce(k.name, c.content->>'name')
+    from boxcar.cards c
+    left join boxcar.tool_calls k on k.id = c.tool_call_id
+    where c.id = e.card_id
+  )`;
 
 const statements = new Map<string, Statement>();
 
-/** One pattern for each `like`: a list of patterns could not use the index. */
+/** One pattern for each `like`: a list of patterns could not use the index. Takes no locks: the candidates are of one snapshot. */
 function wordsText(groups: readonly number[]): Statement {
   const key = groups.join(' ');
   const known = statements.get(key);
@@ -100,24 +118,46 @@ function wordsText(groups: readonly number[]): Statement {
     .map((count) => `(${Array.from({ length: count }, () => `w.words like $${next++}`).join(' or ')})`)
     .join(' and ');
   const prepared = statement(`
-    with /* words.prepared */ listed as materialized (
-      select w.position, w.words, $9::text is not null and e.kind = 'tool_result' and coalesce(${CALLED} = $9, false) as is_answer
+    with /* words.prepared */
+    listed as materialized (
+      select
+        w.position, w.words,
+        $9::text is not null and e.kind = 'tool_result' and coalesce(${CALLED} = $9, false) as is_answer
       from boxcar.tape_words w
-        join boxcar.tape_entries e on e.box_id = w.box_id and e.position = w.position and (cardinality($4::text[]) = 0 or ${kindOf('e')} = any ($4::text[]))
-          and e.created_at >= coalesce($5::timestamptz, '-infinity') and e.created_at <= coalesce($6::timestamptz, 'infinity')
-      where w.box_id = $1 and w.position >= $2 and w.position <= $3 and ($7::uuid is null or ${readsEntry('e', '$10::uuid', '$7')}) and ${condition}
-      order by w.position desc limit ${LISTED}
+      join boxcar.tape_entries e
+        on e.box_id = w.box_id
+        and e.position = w.position
+        and (cardinality($4::text[]) = 0 or ${kindOf('e')} = any ($4::text[]))
+        and e.created_at >= coalesce($5::timestamptz, '-infinity')
+        and e.created_at <= coalesce($6::timestamptz, 'infinity')
+      where w.box_id = $1
+        and w.position >= $2
+        and w.position <= $3
+        and ($7::uuid is null or ${readsEntry('e', '$10::uuid', '$7')})
+        and ${condition}
+      order by w.position desc
+      limit ${LISTED}
     ),
-    sized as (select l.*, case when l.is_answer then 0 else octet_length(l.words) end as bytes from listed l)
-    select s.position, s.is_answer, s.bytes, case when not s.is_answer and sum(s.bytes) over (order by s.position desc) <= $8::bigint then s.words end as words
-    from sized s order by s.position desc`);
+    sized as (
+      select l.*, case when l.is_answer then 0 else octet_length(l.words) end as bytes
+      from listed l
+    )
+    select
+      s.position, s.is_answer, s.bytes,
+      case
+        when not s.is_answer and sum(s.bytes) over (order by s.position desc) <= $8::bigint then s.words
+      end as words
+    from sized s
+    order by s.position desc`);
   statements.set(key, prepared);
   return prepared;
 }
 
-const WORDS_AT = statement(
-  'select /* words.words_at */ position, words from boxcar.tape_words where box_id = $1 and position = any ($2::int[]) and words is not null order by position desc',
-);
+const WORDS_AT = statement(`
+  select /* words.words_at */ position, words
+  from boxcar.tape_words
+  where box_id = $1 and position = any ($2::int[]) and words is not null
+  order by position desc`);
 
 interface CandidateRow extends pg.QueryResultRow {
   position: number;

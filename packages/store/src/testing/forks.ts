@@ -56,14 +56,35 @@ export async function forkChain(
     const line = parent === undefined ? { boxes: [], ends: [] } : lineOf(parent, step.at);
     const head = step.upto + (isLast ? 0 : step.noise);
     await pool.query(
-      `insert into boxcar.boxes (id, project_id, kind, owner_agent_id, maker_agent_id, incarnation, head_position, last_anchor_position, view_position, anchor_count,
-         view_anchor_position, parent_box_id, fork_position, line_boxes, line_ends)
-       select $2, f.project_id, 'tape', f.owner_agent_id, f.maker_agent_id, 1, $3,
-         (select max(e.position) from boxcar.tape_entries e where e.box_id = f.id and e.kind = 'anchor' and e.position <= $4),
-         case when $9 then f.view_position else (select max(e.position) from boxcar.tape_entries e where e.box_id = f.id and e.kind = 'anchor' and e.position <= $4) end,
-         (select count(*) from boxcar.tape_entries e where e.box_id = f.id and e.kind = 'anchor' and e.position <= $4),
-         case when $9 then f.view_anchor_position end, $5, $6, $7, $8
-       from boxcar.boxes f where f.id = $1`,
+      `
+        insert into boxcar.boxes (
+          id, project_id, kind, owner_agent_id, maker_agent_id, incarnation, head_position, last_anchor_position,
+          view_position, anchor_count, view_anchor_position, parent_box_id, fork_position, line_boxes, line_ends
+        )
+        select
+          $2, f.project_id, 'tape', f.owner_agent_id, f.maker_agent_id, 1, $3,
+          (
+            select max(e.position)
+            from boxcar.tape_entries e
+            where e.box_id = f.id and e.kind = 'anchor' and e.position <= $4
+          ),
+          case
+            when $9 then f.view_position
+            else (
+              select max(e.position)
+              from boxcar.tape_entries e
+              where e.box_id = f.id and e.kind = 'anchor' and e.position <= $4
+            )
+          end,
+          (
+            select count(*)
+            from boxcar.tape_entries e
+            where e.box_id = f.id and e.kind = 'anchor' and e.position <= $4
+          ),
+          case when $9 then f.view_anchor_position end,
+          $5, $6, $7, $8
+        from boxcar.boxes f
+        where f.id = $1`,
       [
         flat,
         id,
@@ -77,11 +98,18 @@ export async function forkChain(
       ],
     );
     await pool.query(
-      `insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, payload, anchor_name, turn_id, step, author_id, meta, created_at)
-       select $2::uuid, e.position, e.kind, e.card_id, e.tokens, e.payload, e.anchor_name, e.turn_id, e.step, e.author_id, e.meta, e.created_at
-       from boxcar.tape_entries e where e.box_id = $1 and e.position > $3::int and e.position <= $4::int
-       union all
-       select $2::uuid, $4::int + n, 'event', null::uuid, 0, '{"name":"noise"}'::json, null, null::uuid, null::int, 'noise', null::jsonb, now() from generate_series(1, $5::int - $4::int) n`,
+      `
+        insert into boxcar.tape_entries (
+          box_id, position, kind, card_id, tokens, payload, anchor_name, turn_id, step, author_id, meta, created_at
+        )
+        select $2::uuid, e.position, e.kind, e.card_id, e.tokens, e.payload, e.anchor_name, e.turn_id, e.step,
+          e.author_id, e.meta, e.created_at
+        from boxcar.tape_entries e
+        where e.box_id = $1 and e.position > $3::int and e.position <= $4::int
+        union all
+        select $2::uuid, $4::int + n, 'event', null::uuid, 0, '{"name":"noise"}'::json, null, null::uuid, null::int,
+          'noise', null::jsonb, now()
+        from generate_series(1, $5::int - $4::int) n`,
       [flat, id, behind, step.upto, head],
     );
     boxes.push(id);

@@ -71,14 +71,32 @@ function createRandom(seed: number): (from: number, to: number) => number {
 /** Copies of one dispatched turn, each with a separate agent. */
 async function makeTurns(world: World, profile: TestProfile, count: number): Promise<TurnId[]> {
   const { turnId } = await world.submit({ profile });
-  const copy = (table: string, row: string, changes: string): string =>
-    `select (jsonb_populate_record(null::boxcar.${table}, to_jsonb(${row}) || jsonb_build_object(${changes}))).* from fresh f, source`;
+  const copy = (table: string, row: string, changes: string): string => `
+    select (jsonb_populate_record(null::boxcar.${table}, to_jsonb(${row}) || jsonb_build_object(${changes}))).*
+    from fresh f, source`;
   await world.rows(
-    `with source as (select t as turn, a as agent, b as tape from boxcar.turns t join boxcar.agents a on a.id = t.agent_id join boxcar.boxes b on b.id = t.output_box_id where t.id = $1),
-      fresh as materialized (select gen_random_uuid() as turn_id, gen_random_uuid() as agent_id, gen_random_uuid() as box_id from generate_series(2, $2)),
-      tapes as (insert into boxcar.boxes ${copy('boxes', 'source.tape', "'id', f.box_id, 'name', null")}),
-      agents as (insert into boxcar.agents ${copy('agents', 'source.agent', "'id', f.agent_id, 'name', f.agent_id, 'tape_box_id', f.box_id")})
-     insert into boxcar.turns ${copy('turns', 'source.turn', "'id', f.turn_id, 'agent_id', f.agent_id, 'output_box_id', f.box_id")}`,
+    `
+      with source as (
+        select t as turn, a as agent, b as tape
+        from boxcar.turns t
+        join boxcar.agents a on a.id = t.agent_id
+        join boxcar.boxes b on b.id = t.output_box_id
+        where t.id = $1
+      ),
+      fresh as materialized (
+        select gen_random_uuid() as turn_id, gen_random_uuid() as agent_id, gen_random_uuid() as box_id
+        from generate_series(2, $2)
+      ),
+      tapes as (
+        insert into boxcar.boxes
+        ${copy('boxes', 'source.tape', "'id', f.box_id, 'name', null")}
+      ),
+      agents as (
+        insert into boxcar.agents
+        ${copy('agents', 'source.agent', "'id', f.agent_id, 'name', f.agent_id, 'tape_box_id', f.box_id")}
+      )
+      insert into boxcar.turns
+      ${copy('turns', 'source.turn', "'id', f.turn_id, 'agent_id', f.agent_id, 'output_box_id', f.box_id")}`,
     [turnId, count],
   );
   return (await world.rows<{ id: TurnId }>('select id from boxcar.turns order by id')).map(({ id }) => id);
@@ -244,8 +262,17 @@ class Simulation {
   async #end(turns: readonly Turn[], status: 'success' | 'canceled'): Promise<void> {
     const ids = turns.map(({ id }) => id);
     await this.#world.rows(
-      `with gone as (delete from boxcar.waits where turn_id = any ($1))
-       update boxcar.turns set status = $2, ended_at = now(), holder_id = null, deliverable_card_id = id where id = any ($1)`,
+      `
+        with gone as (
+          delete from boxcar.waits
+          where turn_id = any ($1)
+        )
+        update boxcar.turns
+        set status = $2,
+          ended_at = now(),
+          holder_id = null,
+          deliverable_card_id = id
+        where id = any ($1)`,
       [ids, status],
     );
     for (const turn of turns) {

@@ -79,9 +79,12 @@ export async function waitUntilBlocked(
   await waitFor(
     async () => {
       const { rows } = await pool.query<{ n: number }>(
-        `select count(*)::int as n from pg_stat_activity
-         where datname = current_database() and cardinality(pg_blocking_pids(pid)) > 0
-           and ($1::int is null or $1 = any (pg_blocking_pids(pid)))`,
+        `
+          select count(*)::int as n
+          from pg_stat_activity
+          where datname = current_database()
+            and cardinality(pg_blocking_pids(pid)) > 0
+            and ($1::int is null or $1 = any (pg_blocking_pids(pid)))`,
         [by ?? null],
       );
       return (rows[0]?.n ?? 0) >= n;

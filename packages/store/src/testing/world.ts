@@ -342,8 +342,12 @@ export class World implements AsyncDisposable {
 
   entries(tape: Pick<TestTurn, 'tapeId'>): Promise<EntryRow[]> {
     return this.rows<EntryRow>(
-      `select e.*, c.content from boxcar.tape_entries e left join boxcar.cards c on c.id = e.card_id
-       where e.box_id = $1 order by e.position`,
+      `
+        select e.*, c.content
+        from boxcar.tape_entries e
+        left join boxcar.cards c on c.id = e.card_id
+        where e.box_id = $1
+        order by e.position`,
       [tape.tapeId],
     );
   }

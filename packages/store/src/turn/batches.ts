@@ -35,29 +35,62 @@ import { KNOWS_END, lostCause } from '../rows/index.js';
  * once, however many of its members end here. The process that commits finishes the batches with `lowered.is_due`. The part is left out
  * when no batch waits for the locked turns.
  */
-export const LOWER_BATCHES = `, lows as (
-    select u.batch_id, count(*)::int as n, (count(*) filter (where up.status = 'success'))::int as ok,
+export const LOWER_BATCHES = `
+  , lows as (
+    select
+      u.batch_id, count(*)::int as n,
+      (count(*) filter (where up.status = 'success'))::int as ok,
       (count(*) filter (where up.status in ('failed', 'timeout', 'canceled')))::int as bad
-    from up cross join lateral unnest(up.batch_ids) as u(batch_id) where up.ended_at is not null group by u.batch_id
+    from up
+    cross join lateral unnest(up.batch_ids) as u(batch_id)
+    where up.ended_at is not null
+    group by u.batch_id
   ),
   batch_locks as (
-    select lows.* from boxcar.batches b join lows on lows.batch_id = b.id order by b.id for update of b
+    select lows.*
+    from boxcar.batches b
+    join lows on lows.batch_id = b.id
+    order by b.id
+    for update of b
   ),
   lowered as (
-    update boxcar.batches b set remaining = b.remaining - k.n, succeeded = b.succeeded + k.ok, failed = b.failed + k.bad,
-      is_due = b.is_due or (b.status = 'running' and (b.remaining = k.n or (b.closing is null
-        and (coalesce(b.succeeded + k.ok >= b.min_success, false) or (b.fail_fast and b.failed + k.bad > 0)))))
-    from batch_locks k where b.id = k.batch_id
+    update boxcar.batches b
+    set
+      remaining = b.remaining - k.n,
+      succeeded = b.succeeded + k.ok,
+      failed = b.failed + k.bad,
+      is_due = b.is_due
+        or (
+          b.status = 'running'
+          and (
+            b.remaining = k.n
+            or (
+              b.closing is null
+              and (coalesce(b.succeeded + k.ok >= b.min_success, false) or (b.fail_fast and b.failed + k.bad > 0))
+            )
+          )
+        )
+    from batch_locks k
+    where b.id = k.batch_id
     returning b.id, b.is_due and (b.remaining = 0 or b.closing is null) as is_due
   )`;
 
 const LOCK_BATCHES = statement(`
-  with /* batches.lock_batches */ free as materialized (
-    select b.id from boxcar.batches b where b.id in (select unnest(t.batch_ids) from boxcar.turns t where t.id = any ($1::uuid[]))
-    order by b.id for update of b skip locked
+  with /* batches.lock_batches */
+  free as materialized (
+    select b.id
+    from boxcar.batches b
+    where b.id in (select unnest(t.batch_ids) from boxcar.turns t where t.id = any ($1::uuid[]))
+    order by b.id
+    for update of b skip locked
   )
-  select t.id from boxcar.turns t
-  where t.id = any ($1::uuid[]) and exists (select from boxcar.batches b where b.id = any (t.batch_ids) and (b.id in (select id from free)) is not true)`);
+  select t.id
+  from boxcar.turns t
+  where t.id = any ($1::uuid[])
+    and exists (
+      select from boxcar.batches b
+      where b.id = any (t.batch_ids) and (b.id in (select id from free)) is not true
+    )`);
 
 /** Locks the batches that wait for turns. @returns The turns with a batch that another transaction has locked. */
 export async function lockBatchesOf(tx: Tx, turnIds: readonly TurnId[]): Promise<ReadonlySet<TurnId>> {
@@ -66,11 +99,22 @@ export async function lockBatchesOf(tx: Tx, turnIds: readonly TurnId[]): Promise
 }
 
 const CLOSE_OF = statement(`
-  with /* batches.close_of */ lk as (
-    select b.id from boxcar.batches b where b.turn_id = any ($1::uuid[]) and b.status = 'running' and b.tool_call_id is not null and b.closing is null
-    order by b.id for update
+  with /* batches.close_of */
+  lk as (
+    select b.id
+    from boxcar.batches b
+    where b.turn_id = any ($1::uuid[])
+      and b.status = 'running'
+      and b.tool_call_id is not null
+      and b.closing is null
+    order by b.id
+    for update
   )
-  update boxcar.batches b set closing = 'cancel', is_due = true from lk where b.id = lk.id returning b.id`);
+  update boxcar.batches b
+  set closing = 'cancel', is_due = true
+  from lk
+  where b.id = lk.id
+  returning b.id`);
 
 /** Closes the batches of turns that ended while their calls were open: no call waits for these batches anymore. */
 export async function closeBatchesOf(tx: Tx, turnIds: readonly TurnId[]): Promise<readonly BatchId[]> {
@@ -101,13 +145,18 @@ export interface BatchRow extends pg.QueryResultRow {
   readonly lost_cause: string | null;
 }
 
-const COLUMNS = `b.id, b.project_id, p.name as project_name, b.run_id, b.turn_id, b.tool_call_id, b.primitive, b.kind, b.turn_ids, b.remaining, b.succeeded, b.failed,
-  b.min_success, b.fail_fast, b.status, b.closing, coalesce(b.deadline_at <= coalesce($2::timestamptz, now()), false) as is_overdue, b.answer,
+const COLUMNS = `
+  b.id, b.project_id, p.name as project_name, b.run_id, b.turn_id, b.tool_call_id, b.primitive, b.kind, b.turn_ids,
+  b.remaining, b.succeeded, b.failed, b.min_success, b.fail_fast, b.status, b.closing,
+  coalesce(b.deadline_at <= coalesce($2::timestamptz, now()), false) as is_overdue,
+  b.answer,
   case when b.status = 'running' then ${lostCause('b.id', ['due_batches'])} end as lost_cause`;
 
-const LOAD = statement(
-  `select /* batches.load */ ${COLUMNS} from boxcar.batches b join boxcar.projects p on p.id = b.project_id where b.id = any ($1::uuid[])`,
-);
+const LOAD = statement(`
+  select /* batches.load */ ${COLUMNS}
+  from boxcar.batches b
+  join boxcar.projects p on p.id = b.project_id
+  where b.id = any ($1::uuid[])`);
 
 /** Loads the current state of batches. */
 export function loadBatches(
@@ -120,10 +169,16 @@ export function loadBatches(
 
 // A large content is read in part only: the deliverables of a wide batch together can be larger than the memory of a worker.
 const MEMBERS = statement(`
-  select /* batches.members */ t.id as turn_id, t.status, t.agent_id, t.output_box_id, t.error,
+  select /* batches.members */
+    t.id as turn_id, t.status, t.agent_id, t.output_box_id, t.error,
     case when c.content is null or c.size_bytes <= 8 * $2::int then coalesce(c.content, c.placeholder) end as content,
-    case when c.content is not null and c.size_bytes > 8 * $2::int then left(coalesce(c.content->>'text', (c.content->'data')::text), $2::int + 1) end as beginning
-  from boxcar.turns t left join boxcar.cards c on c.id = t.deliverable_card_id where t.id = any ($1::uuid[])`);
+    case
+      when c.content is not null and c.size_bytes > 8 * $2::int
+        then left(coalesce(c.content->>'text', (c.content->'data')::text), $2::int + 1)
+    end as beginning
+  from boxcar.turns t
+  left join boxcar.cards c on c.id = t.deliverable_card_id
+  where t.id = any ($1::uuid[])`);
 
 export interface MemberRow extends pg.QueryResultRow {
   readonly turn_id: TurnId;
@@ -143,9 +198,12 @@ export function loadMembers(db: Queryable, turnIds: readonly TurnId[], limit: nu
 }
 
 const LOCK_OWNER = statement('select /* batches.lock_owner */ id from boxcar.turns where id = $1 for update');
-const LOCK = statement(
-  `select /* batches.lock */ ${COLUMNS} from boxcar.batches b join boxcar.projects p on p.id = b.project_id where b.id = any ($1::uuid[]) for update of b`,
-);
+const LOCK = statement(`
+  select /* batches.lock */ ${COLUMNS}
+  from boxcar.batches b
+  join boxcar.projects p on p.id = b.project_id
+  where b.id = any ($1::uuid[])
+  for update of b`);
 
 /**
  * Locks the turn of a batch, then the batch, and returns the batch. The statements are sent together, before any answer is awaited.
@@ -172,13 +230,27 @@ export async function lockBatch(
  * True for a turn `t` that a running batch other than `$2` waits for. The batch was made from outside, or by an unfinished turn that is
  * not in `$1`.
  */
-const IS_WANTED = `exists (
-    select from boxcar.batches b where b.id = any (t.batch_ids) and b.id is distinct from $2::uuid and b.status = 'running' and b.closing is null
-      and (b.turn_id is null or (b.turn_id <> all ($1::uuid[]) and exists (select from boxcar.turns w where w.id = b.turn_id and w.ended_at is null))))`;
+const IS_WANTED = `
+  exists (
+    select from boxcar.batches b
+    where b.id = any (t.batch_ids)
+      and b.id is distinct from $2::uuid
+      and b.status = 'running'
+      and b.closing is null
+      and (
+        b.turn_id is null
+        or (
+          b.turn_id <> all ($1::uuid[])
+          and exists (select from boxcar.turns w where w.id = b.turn_id and w.ended_at is null)
+        )
+      )
+  )`;
 
-const WANTED_MEMBERS = statement(
-  `select /* batches.wanted_members */ t.id from boxcar.batches m join boxcar.turns t on t.id = any (m.turn_ids) where m.id = $2::uuid and t.ended_at is null and ${IS_WANTED}`,
-);
+const WANTED_MEMBERS = statement(`
+  select /* batches.wanted_members */ t.id
+  from boxcar.batches m
+  join boxcar.turns t on t.id = any (m.turn_ids)
+  where m.id = $2::uuid and t.ended_at is null and ${IS_WANTED}`);
 
 /** The unfinished members of a batch that another caller waits for too, such as a `collect` of another turn. */
 export async function findWantedMembers(
@@ -190,7 +262,9 @@ export async function findWantedMembers(
 }
 
 const CLOSE = statement(`
-  update /* batches.close */ boxcar.batches set closing = $2, is_due = true where id = $1 and status = 'running' and closing is null`);
+  update /* batches.close */ boxcar.batches
+  set closing = $2, is_due = true
+  where id = $1 and status = 'running' and closing is null`);
 
 /** Closes a batch: its members are ended from now on, and the batch stays due until they have ended. The first reason is kept. */
 export async function closeBatch(db: Queryable, batchId: BatchId, closing: Closing): Promise<void> {
@@ -198,10 +272,20 @@ export async function closeBatch(db: Queryable, batchId: BatchId, closing: Closi
 }
 
 const END = statement(`
-  with /* batches.end */ up as (
-    update boxcar.batches set status = $2, closing = $3, is_due = false, ended_at = now(), answer = $4::json where id = $1 and status = 'running' returning id
+  with /* batches.end */
+  up as (
+    update boxcar.batches
+    set status = $2,
+      closing = $3,
+      is_due = false,
+      ended_at = now(),
+      answer = $4::json
+    where id = $1 and status = 'running'
+    returning id
   )
-  select pg_notify('boxcar_ended', up.id::text) from up where $5`);
+  select pg_notify('boxcar_ended', up.id::text)
+  from up
+  where $5`);
 
 /**
  * Gives a batch its final status. `answer` is set when no call waits for the batch, and is announced. The caller holds the batch's lock
@@ -236,8 +320,11 @@ export async function detachBatch(tx: Tx, batchId: BatchId): Promise<void> {
 }
 
 const JOINABLE = statement(`
-  select /* batches.joinable */ c.id as turn_id, c.run_id, c.output_box_id, coalesce(${KNOWS_END}, false) as is_readable
-  from boxcar.turns c join boxcar.projects p on p.id = c.project_id join boxcar.boxes b on b.id = c.output_box_id
+  select /* batches.joinable */ c.id as turn_id, c.run_id, c.output_box_id,
+    coalesce(${KNOWS_END}, false) as is_readable
+  from boxcar.turns c
+  join boxcar.projects p on p.id = c.project_id
+  join boxcar.boxes b on b.id = c.output_box_id
   where c.id = any ($1::uuid[]) and c.project_id = $2`);
 
 export interface JoinableTurn extends pg.QueryResultRow {
@@ -259,19 +346,30 @@ export function findJoinable(
 
 // From a turn to the turns it waits for: those that its open calls await, and the members of the batches that its calls await.
 const WAITS_FOR = statement(`
-  with recursive /* batches.waits_for */ waits as (
-    select u.id from unnest($1::uuid[]) as u(id)
+  with recursive /* batches.waits_for */
+  waits as (
+    select u.id
+    from unnest($1::uuid[]) as u(id)
     union
-    select n.id from waits w cross join lateral (
-      select coalesce(c.id, m.id) as id from boxcar.tool_calls k
-        left join boxcar.turns c on c.parent_tool_call_id = k.id and c.is_awaited
-        left join boxcar.batches b on b.id = k.batch_id and b.status = 'running' left join lateral unnest(b.turn_ids) as m(id) on true
-      where k.turn_id = w.id and k.status = 'pending' and k.route = 'primitive' offset 0) n
+    select n.id
+    from waits w
+    cross join lateral (
+      select coalesce(c.id, m.id) as id
+      from boxcar.tool_calls k
+      left join boxcar.turns c on c.parent_tool_call_id = k.id and c.is_awaited
+      left join boxcar.batches b on b.id = k.batch_id and b.status = 'running'
+      left join lateral unnest(b.turn_ids) as m(id) on true
+      where k.turn_id = w.id and k.status = 'pending' and k.route = 'primitive'
+      offset 0
+    ) n
     where n.id is not null
   )
-  select w.id as turn_id, t.agent_id, a.name as agent_name from waits w
-    cross join lateral (select x.* from boxcar.turns x where x.id = w.id offset 0) t join boxcar.agents a on a.id = t.agent_id
-  where w.id = any ($2::uuid[]) limit 1`);
+  select w.id as turn_id, t.agent_id, a.name as agent_name
+  from waits w
+  cross join lateral (select x.* from boxcar.turns x where x.id = w.id offset 0) t
+  join boxcar.agents a on a.id = t.agent_id
+  where w.id = any ($2::uuid[])
+  limit 1`);
 
 /** The first of `turnIds` that is one of the awaited turns, or that they wait for directly or through other turns. */
 export async function findWaitCycle(
@@ -288,9 +386,12 @@ export async function findWaitCycle(
   return row;
 }
 
-const LOCK_MEMBERS = statement(
-  'select /* batches.lock_members */ id, status from boxcar.turns where id = any ($1::uuid[]) order by id for update',
-);
+const LOCK_MEMBERS = statement(`
+  select /* batches.lock_members */ id, status
+  from boxcar.turns
+  where id = any ($1::uuid[])
+  order by id
+  for update`);
 
 /** Locks turns and returns their status: an end is either seen here or happens later. */
 export async function lockMembers(
@@ -301,9 +402,10 @@ export async function lockMembers(
   return new Map(rows.map((row) => [row.id, row.status]));
 }
 
-const JOIN = statement(
-  "update /* batches.join */ boxcar.turns set batch_ids = array_append(coalesce(batch_ids, '{}'), $2::uuid) where id = any ($1::uuid[])",
-);
+const JOIN = statement(`
+  update /* batches.join */ boxcar.turns
+  set batch_ids = array_append(coalesce(batch_ids, '{}'), $2::uuid)
+  where id = any ($1::uuid[])`);
 
 /** Adds a batch to turns that have not ended; the caller holds their locks (B2). */
 export async function addBatch(tx: Tx, turnIds: readonly TurnId[], batchId: BatchId): Promise<void> {

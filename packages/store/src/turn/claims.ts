@@ -79,49 +79,86 @@ export type ClaimOutcome =
   /** `isLocked`: stale only because the row of the turn or of its tape is locked. Only a claim that leaves out locked turns reports it. */
   | { readonly outcome: 'stale'; readonly isLocked?: true };
 
-const claimedColumns = (
-  of: string,
-): string => `${of}.id, ${of}.project_id, ${of}.run_id, ${of}.agent_id, ${of}.profile_id, ${of}.epoch, ${of}.parent_turn_id, ${of}.parent_tool_call_id, ${of}.is_awaited, ${of}.primitive,
-    ${of}.context_box_id, ${of}.output_box_id, ${of}.channel_id, ${of}.worker_target, ${of}.traceparent, ${of}.max_steps, ${of}.deadline_at, ${of}.step_count,
-    ${of}.empty_replies, ${of}.pending_calls, ${of}.attempt, ${of}.retries, ${of}.losses, ${of}.batch_ids is not null as is_member, coalesce(${of}.warm_turn_id = ${of}.id and ${of}.step_count = 0, false) as warms_cache,
-    ${of}.budget_id, ${of}.allotted_tokens::float8, ${of}.allotted_cost::float8, ${of}.allotted_steps, ${of}.spent_tokens::float8, ${of}.spent_cost::float8, ${of}.selector, ${of}.selector_version,
-    ${of}.primitive in (${[...HANDOFF_PRIMITIVES].map((name) => `'${name}'`).join(', ')}) and exists (select from boxcar.handoffs h where h.turn_id = ${of}.id and h.cache_key is not null) as may_be_cached`;
+const claimedColumns = (of: string): string => `
+  ${of}.id, ${of}.project_id, ${of}.run_id, ${of}.agent_id, ${of}.profile_id, ${of}.epoch, ${of}.parent_turn_id,
+  ${of}.parent_tool_call_id, ${of}.is_awaited, ${of}.primitive, ${of}.context_box_id, ${of}.output_box_id,
+  ${of}.channel_id, ${of}.worker_target, ${of}.traceparent, ${of}.max_steps, ${of}.deadline_at, ${of}.step_count,
+  ${of}.empty_replies, ${of}.pending_calls, ${of}.attempt, ${of}.retries, ${of}.losses,
+  ${of}.batch_ids is not null as is_member,
+  coalesce(${of}.warm_turn_id = ${of}.id and ${of}.step_count = 0, false) as warms_cache,
+  ${of}.budget_id, ${of}.allotted_tokens::float8, ${of}.allotted_cost::float8, ${of}.allotted_steps,
+  ${of}.spent_tokens::float8, ${of}.spent_cost::float8, ${of}.selector, ${of}.selector_version,
+  ${of}.primitive in (${[...HANDOFF_PRIMITIVES].map((name) => `'${name}'`).join(', ')})
+  and exists (select from boxcar.handoffs h where h.turn_id = ${of}.id and h.cache_key is not null) as may_be_cached`;
 
-// Each part reads the part before it, so that Postgres never joins two lists of a batch by comparing all their pairs.
 const isOfTargets = (targets: string): string =>
   `(${targets}::text[] is null or t.worker_target = any (${targets}))`;
 
+// The race is with other workers that got the same ring, and with ends and takeovers. Turns are locked by id, then their tapes by id. The
+// second worker to lock a turn finds another status or epoch, so its claim leaves the turn out (C1). With `leavesLocked`, turns whose row
+// or tape is locked are left out at once. Each part reads the part before it, so that Postgres never joins two lists of a batch by
+// comparing all their pairs.
 const claimText = (leavesLocked: boolean): string => `
-  with /* claims.claim */ want as (select * from json_to_recordset($1) as w(turn_id uuid, epoch int)),
+  with /* claims.claim */
+  want as (select * from json_to_recordset($1) as w(turn_id uuid, epoch int)),
   lk as (
-    select t.* from boxcar.turns t join want w on w.turn_id = t.id and w.epoch = t.epoch
-    where t.id = any ($3::uuid[]) and ${hasStatus('dispatched')} and t.format <= $4 and ${isOfTargets('$6')} and ${NOT_GIVEN_UP} order by t.id for update of t${skipping(leavesLocked)}
+    select t.*
+    from boxcar.turns t
+    join want w on w.turn_id = t.id and w.epoch = t.epoch
+    where t.id = any ($3::uuid[])
+      and ${hasStatus('dispatched')}
+      and t.format <= $4
+      and ${isOfTargets('$6')}
+      and ${NOT_GIVEN_UP}
+    order by t.id
+    for update of t${skipping(leavesLocked)}
   ),
   heads as (
-    select lk.id as turn_id, lk.output_box_id, lk.epoch, lk.context_box_id, lk.agent_id, lk.max_steps, lk.start_position is null as is_first, ${heldView('lk')}
-    from lk join boxcar.boxes b on b.id = lk.output_box_id order by b.id for no key update of b${skipping(leavesLocked)}
+    select lk.id as turn_id, lk.output_box_id, lk.epoch, lk.context_box_id, lk.agent_id, lk.max_steps,
+      lk.start_position is null as is_first, ${heldView('lk')}
+    from lk
+    join boxcar.boxes b on b.id = lk.output_box_id
+    order by b.id
+    for no key update of b${skipping(leavesLocked)}
   ),
   hd as (
-    update boxcar.boxes b set head_position = b.head_position + case when heads.is_first then 1 else 0 end from heads where b.id = heads.output_box_id
+    update boxcar.boxes b
+    set head_position = b.head_position + case when heads.is_first then 1 else 0 end
+    from heads
+    where b.id = heads.output_box_id
     returning heads.*, b.head_position, ${heldViewPosition('heads', 'b')} as view_from
   ),
   started as (
     insert into boxcar.tape_entries (box_id, position, kind, payload, turn_id, author_id)
-    select hd.output_box_id, hd.head_position, 'event', json_build_object('name', 'turn.started', 'data',
-        json_strip_nulls(json_build_object('turn_id', hd.turn_id, 'context_box_id', hd.context_box_id, 'steps_left', case when hd.max_steps <= 2 then hd.max_steps end))),
+    select
+      hd.output_box_id, hd.head_position, 'event',
+      json_build_object(
+        'name', 'turn.started',
+        'data', json_strip_nulls(json_build_object(
+          'turn_id', hd.turn_id, 'context_box_id', hd.context_box_id,
+          'steps_left', case when hd.max_steps <= 2 then hd.max_steps end
+        ))
+      ),
       hd.turn_id, hd.agent_id::text
-    from hd where hd.is_first
+    from hd
+    where hd.is_first
   ),
   cl as (
-    update boxcar.turns t set status = 'running', holder_id = $2, attempt = t.attempt + 1, format = greatest(t.format, $5),
+    update boxcar.turns t
+    set status = 'running',
+      holder_id = $2,
+      attempt = t.attempt + 1,
+      format = greatest(t.format, $5),
       start_position = case when hd.is_first then hd.head_position else t.start_position end
-    from hd where t.id = hd.turn_id and t.epoch = hd.epoch
+    from hd
+    where t.id = hd.turn_id and t.epoch = hd.epoch
     returning t.*, hd.head_position, hd.view_from
   ),
   opened as (
     insert into boxcar.steps (turn_id, step, attempt, project_id, epoch, holder_id, from_position, to_position)
     select cl.id, cl.step_count + 1, cl.attempt, cl.project_id, cl.epoch, $2, cl.view_from, cl.head_position
-    from cl where cl.pending_calls = 0
+    from cl
+    where cl.pending_calls = 0
   )
   select ${claimedColumns('cl')}
   from cl`;
@@ -129,14 +166,16 @@ export const CLAIM = statement(claimText(false));
 const CLAIM_UNLOCKED = statement(claimText(true));
 
 // A turn that still has the status and epoch of its ring was left out because a row was locked.
-const STILL_DISPATCHED = statement(
-  `select /* claims.still_dispatched */ t.id, t.epoch from boxcar.turns t where t.id = any ($1::uuid[]) and t.status = 'dispatched' and ${isOfTargets('$2')}`,
-);
+const STILL_DISPATCHED = statement(`
+  select /* claims.still_dispatched */ t.id, t.epoch
+  from boxcar.turns t
+  where t.id = any ($1::uuid[]) and t.status = 'dispatched' and ${isOfTargets('$2')}`);
 
 // Two claims can give this holder turns at this epoch: the claim that was just made, and an earlier try whose answer was lost.
 const CLAIMED = statement(`
-  select /* claims.claimed */ ${claimedColumns('t')} from json_to_recordset($1) as w(turn_id uuid, epoch int)
-    cross join lateral (select * from boxcar.turns t where t.id = w.turn_id offset 0) t
+  select /* claims.claimed */ ${claimedColumns('t')}
+  from json_to_recordset($1) as w(turn_id uuid, epoch int)
+  cross join lateral (select * from boxcar.turns t where t.id = w.turn_id offset 0) t
   where t.status = 'running' and t.epoch = w.epoch and t.holder_id = $2`);
 
 type ClaimRow = Row<

@@ -75,64 +75,123 @@ function ofOne(asked: Column[]): Source {
   return { list: 'up', value };
 }
 
-const cardsPart = ({ list, value }: Source): string => `cards as (
-    insert into ${CARD_TARGET} select ${CARD_VALUES} from ${list} cross join lateral json_to_recordset(${value('cards')}) as x(${CARD_COLUMNS})
+const cardsPart = ({ list, value }: Source): string => `
+  cards as (
+    insert into ${CARD_TARGET}
+    select ${CARD_VALUES}
+    from ${list}
+    cross join lateral json_to_recordset(${value('cards')}) as x(${CARD_COLUMNS})
   )`;
 
-const entriesPart = ({ list, value }: Source): string => `entries as (
+const entriesPart = ({ list, value }: Source): string => `
+  entries as (
     insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, turn_id, step, author_id)
-    select ${list}.output_box_id, ${list}.base + x.n, x.kind, x.card_id, x.tokens, ${value('turn_id')}, ${value('step')}, ${value('agent_id')}::text
-    from ${list} cross join lateral json_to_recordset(${value('entries')}) as x(n int, kind text, card_id uuid, tokens int)
+    select ${list}.output_box_id, ${list}.base + x.n, x.kind, x.card_id, x.tokens, ${value('turn_id')},
+      ${value('step')}, ${value('agent_id')}::text
+    from ${list}
+    cross join lateral json_to_recordset(${value('entries')}) as x(n int, kind text, card_id uuid, tokens int)
   )`;
 
-const closedPart = ({ list, value }: Source): string => `closed as (
-    update boxcar.steps s set model = ${value('model')}, prompt_hash = decode(${value('prompt_hash')}, 'hex'), toolset_hash = decode(${value('toolset_hash')}, 'hex'), manifest = ${value('manifest')},
-      thought_card_id = ${value('thought_card_id')}, usage = ${value('usage')}, finish_reason = ${value('finish_reason')}, model_ms = ${value('model_ms')}, error = ${value('step_error')}, committed_at = now(),
+const closedPart = ({ list, value }: Source): string => `
+  closed as (
+    update boxcar.steps s
+    set model = ${value('model')},
+      prompt_hash = decode(${value('prompt_hash')}, 'hex'),
+      toolset_hash = decode(${value('toolset_hash')}, 'hex'),
+      manifest = ${value('manifest')},
+      thought_card_id = ${value('thought_card_id')},
+      usage = ${value('usage')},
+      finish_reason = ${value('finish_reason')},
+      model_ms = ${value('model_ms')},
+      error = ${value('step_error')},
+      committed_at = now(),
       to_position = coalesce((${value('manifest')}->>'head')::int, s.to_position)
-    from ${list} where s.turn_id = ${value('turn_id')} and s.step = ${value('step')} and s.attempt = ${value('attempt')}
+    from ${list}
+    where s.turn_id = ${value('turn_id')}
+      and s.step = ${value('step')}
+      and s.attempt = ${value('attempt')}
   )`;
 
 const turnChanges = ({ value }: Source): string => `
-      step_count = coalesce(${value('step')}, t.step_count), empty_replies = ${value('empty_replies')}, pending_calls = t.pending_calls + ${value('call_count')},
-      attempt = case when ${value('step')} is null then t.attempt when ${value('end_status')} is null and ${value('call_count')} = 0 then 1 else 0 end,
-      retries = case when ${value('step')} is null then t.retries else 0 end,
-      losses = case when ${value('step')} is null then t.losses else 0 end,
-      holder_id = case when ${value('end_status')} is null then t.holder_id end,
-      ended_at = case when ${value('end_status')} is not null then now() end, deliverable_card_id = ${value('deliverable_card_id')}, error = ${value('error')},
-      spent_tokens = t.spent_tokens + coalesce(${value('spent_tokens')}, 0), spent_cost = t.spent_cost + coalesce(${value('spent_cost')}, 0)`;
+  step_count = coalesce(${value('step')}, t.step_count),
+  empty_replies = ${value('empty_replies')},
+  pending_calls = t.pending_calls + ${value('call_count')},
+  attempt = case
+    when ${value('step')} is null then t.attempt
+    when ${value('end_status')} is null and ${value('call_count')} = 0 then 1
+    else 0
+  end,
+  retries = case when ${value('step')} is null then t.retries else 0 end,
+  losses = case when ${value('step')} is null then t.losses else 0 end,
+  holder_id = case when ${value('end_status')} is null then t.holder_id end,
+  ended_at = case when ${value('end_status')} is not null then now() end,
+  deliverable_card_id = ${value('deliverable_card_id')},
+  error = ${value('error')},
+  spent_tokens = t.spent_tokens + coalesce(${value('spent_tokens')}, 0),
+  spent_cost = t.spent_cost + coalesce(${value('spent_cost')}, 0)`;
 
-const changedColumns = ({ value }: Source): string =>
-  `t.id, t.project_id, t.epoch, t.holder_id, t.step_count, t.status, t.worker_target, t.ended_at, t.batch_ids, t.pending_calls,
-      t.notifies, t.unseen_position, t.parent_turn_id, t.agent_id, t.output_box_id, ${value('call_count')} as call_count`;
+const changedColumns = ({ value }: Source): string => `
+  t.id, t.project_id, t.epoch, t.holder_id, t.step_count, t.status, t.worker_target, t.ended_at, t.batch_ids,
+  t.pending_calls, t.notifies, t.unseen_position, t.parent_turn_id, t.agent_id, t.output_box_id,
+  ${value('call_count')} as call_count`;
 
-const callsPart = ({ list, value }: Source): string => `, calls as (
-    insert into boxcar.tool_calls (id, project_id, turn_id, step, ordinal, provider_call_id, name, arguments, route, target, retry, epoch, status, deadline_at, look_at, guard_hash, result_card_id, ended_at)
-    select x.id, ${value('project_id')}, ${value('turn_id')}, ${value('step')}, x.ordinal, x.provider_call_id, x.name, x.arguments::json, x.route, x.target, x.retry, ${value('epoch')}, coalesce(x.status, 'pending'), now() + x.timeout_ms * interval '1 millisecond',
-      case when x.route = 'queue' and x.is_gated is not true then now() + ${FIRST_LOOK} end, decode(x.guard_hash, 'hex'), x.result_card_id, case when x.status is not null then now() end
-    from ${list} cross join lateral json_to_recordset(${value('calls')}) as x(id uuid, ordinal int, provider_call_id text, name text, arguments text, route text, target text, retry text, timeout_ms float8, guard_hash text, is_gated boolean, status text, result_card_id uuid)
+const callsPart = ({ list, value }: Source): string => `
+  , calls as (
+    insert into boxcar.tool_calls (
+      id, project_id, turn_id, step, ordinal, provider_call_id, name, arguments, route, target, retry, epoch, status,
+      deadline_at, look_at, guard_hash, result_card_id, ended_at
+    )
+    select
+      x.id, ${value('project_id')}, ${value('turn_id')}, ${value('step')}, x.ordinal, x.provider_call_id, x.name,
+      x.arguments::json, x.route, x.target, x.retry, ${value('epoch')}, coalesce(x.status, 'pending'),
+      now() + x.timeout_ms * interval '1 millisecond',
+      case when x.route = 'queue' and x.is_gated is not true then now() + ${FIRST_LOOK} end,
+      decode(x.guard_hash, 'hex'), x.result_card_id,
+      case when x.status is not null then now() end
+    from ${list}
+    cross join lateral json_to_recordset(${value('calls')}) as x(
+      id uuid, ordinal int, provider_call_id text, name text, arguments text, route text, target text, retry text,
+      timeout_ms float8, guard_hash text, is_gated boolean, status text, result_card_id uuid
+    )
   )`;
 
-const OPENED_PART = `, opened as (
+const OPENED_PART = `
+  , opened as (
     insert into boxcar.steps (turn_id, step, attempt, project_id, epoch, holder_id, from_position, to_position)
     select up.id, up.step_count + 1, 1, up.project_id, up.epoch, up.holder_id, up.view_position, up.head_position
-    from up where up.status = 'running' and up.call_count = 0
+    from up
+    where up.status = 'running' and up.call_count = 0
   )`;
 
-const NOTICES_PART = `, notices as (
+const NOTICES_PART = `
+  , notices as (
     select pg_notify('${ENDED_CHANNEL}', string_agg(e.id::text, ','))
-    from (select up.id, row_number() over () as n from up where up.ended_at is not null) e group by e.n / ${IDS_PER_NOTICE}
+    from (select up.id, row_number() over () as n from up where up.ended_at is not null) e
+    group by e.n / ${IDS_PER_NOTICE}
   )`;
 
 // Only a turn without a holder can have a wait.
-const WAITS_PART = `, unwaited as (
-    delete from boxcar.waits w using up where w.turn_id = up.id and up.ended_at is not null
+const WAITS_PART = `
+  , unwaited as (
+    delete from boxcar.waits w
+    using up
+    where w.turn_id = up.id and up.ended_at is not null
   )`;
 
 const ENDS_COLUMNS = `
-    (select count(*) from notices) as notice_count,
-    up.ended_at is not null and up.pending_calls > 0 as has_open_calls, up.ended_at is not null as is_ended,
-    up.ended_at is not null and (select true from boxcar.operations o where o.awaited_turn_id = up.id and o.door_job_id is not null limit 1) is not null as has_door,
-    up.ended_at is not null and (up.notifies is true or up.unseen_position is not null) as has_notice`;
+  (select count(*) from notices) as notice_count,
+  up.ended_at is not null and up.pending_calls > 0 as has_open_calls,
+  up.ended_at is not null as is_ended,
+  up.ended_at is not null
+  and (
+    select true
+    from boxcar.operations o
+    where o.awaited_turn_id = up.id and o.door_job_id is not null
+    limit 1
+  ) is not null as has_door,
+  up.ended_at is not null and (up.notifies is true or up.unseen_position is not null) as has_notice`;
+
+const NO_ENDS_COLUMNS = 'false as has_open_calls, false as is_ended, false as has_door, false as has_notice';
 
 interface CommitParts {
   readonly hasCalls: boolean;
@@ -164,83 +223,150 @@ const lockPart = ({
 }: {
   readonly leavesMembers: boolean;
   readonly leavesLocked: boolean;
-}): string => `lk as (
-    select t.output_box_id, ${heldView('t')}, d.* from boxcar.turns t join d on d.turn_id = t.id and d.epoch = t.epoch
-    where t.id = any ($2::uuid[]) and t.status not in ('success', 'partial', 'failed', 'timeout', 'canceled')
-      and t.holder_id is not distinct from d.holder_id and (d.holder_id is null or t.status = 'running')${leavesMembers ? ' and (d.end_status is null or t.batch_ids is null)' : ''}
-    order by t.id for update of t${skipping(leavesLocked)}
+}): string => `
+  lk as (
+    select t.output_box_id, ${heldView('t')}, d.*
+    from boxcar.turns t
+    join d on d.turn_id = t.id and d.epoch = t.epoch
+    where t.id = any ($2::uuid[])
+      and t.status not in ('success', 'partial', 'failed', 'timeout', 'canceled')
+      and t.holder_id is not distinct from d.holder_id
+      and (d.holder_id is null or t.status = 'running')
+      ${leavesMembers ? ' and (d.end_status is null or t.batch_ids is null)' : ''}
+    order by t.id
+    for update of t${skipping(leavesLocked)}
   )`;
 
 // A look-up of each turn in a list of all turns took a third of the time at 1,000 turns.
-const LARGE_LK_PART = `lk as materialized (
-    select t.output_box_id, ${heldView('t')}, d.* from d cross join lateral (
-      select x.output_box_id, x.own_view_anchor, x.own_view_position, x.start_position from boxcar.turns x
-      where x.id = d.turn_id and x.epoch = d.epoch and x.status not in ('success', 'partial', 'failed', 'timeout', 'canceled')
-        and x.holder_id is not distinct from d.holder_id and (d.holder_id is null or x.status = 'running')
-      offset 0) t
+const LARGE_LK_PART = `
+  lk as materialized (
+    select t.output_box_id, ${heldView('t')}, d.*
+    from d
+    cross join lateral (
+      select x.output_box_id, x.own_view_anchor, x.own_view_position, x.start_position
+      from boxcar.turns x
+      where x.id = d.turn_id
+        and x.epoch = d.epoch
+        and x.status not in ('success', 'partial', 'failed', 'timeout', 'canceled')
+        and x.holder_id is not distinct from d.holder_id
+        and (d.holder_id is null or x.status = 'running')
+      offset 0
+    ) t
     where $2::uuid[] is not null
     order by d.turn_id
   )`;
 
-const headsPart = (leavesLocked: boolean): string => `heads as (
-    select lk.* from lk join boxcar.boxes b on b.id = lk.output_box_id order by b.id for no key update of b${skipping(leavesLocked)}
+const headsPart = (leavesLocked: boolean): string => `
+  heads as (
+    select lk.*
+    from lk
+    join boxcar.boxes b on b.id = lk.output_box_id
+    order by b.id
+    for no key update of b${skipping(leavesLocked)}
   ),
   hd as (
-    update boxcar.boxes b set head_position = b.head_position + heads.entry_count from heads where b.id = heads.output_box_id
-    returning heads.*, b.head_position, b.head_position - heads.entry_count as base, ${heldViewPosition('heads', 'b')} as view_position
+    update boxcar.boxes b
+    set head_position = b.head_position + heads.entry_count
+    from heads
+    where b.id = heads.output_box_id
+    returning
+      heads.*, b.head_position, b.head_position - heads.entry_count as base,
+      ${heldViewPosition('heads', 'b')} as view_position
   )`;
 
 // A statement updates a row only once, so a tape with the entries of several turns is moved by the sum of those entries.
-const sharedHeadsPart = (leavesLocked: boolean): string => `tapes as (
-    select b.id from boxcar.boxes b where b.id in (select lk.output_box_id from lk) order by b.id for no key update of b${skipping(leavesLocked)}
+const sharedHeadsPart = (leavesLocked: boolean): string => `
+  tapes as (
+    select b.id
+    from boxcar.boxes b
+    where b.id in (select lk.output_box_id from lk)
+    order by b.id
+    for no key update of b${skipping(leavesLocked)}
   ),
   heads as (
-    select lk.*, (sum(lk.entry_count) over (partition by lk.output_box_id order by lk.turn_id) - lk.entry_count)::int as ahead
-    from lk where (lk.output_box_id in (select id from tapes)) is true
+    select
+      lk.*,
+      (sum(lk.entry_count) over (partition by lk.output_box_id order by lk.turn_id) - lk.entry_count)::int as ahead
+    from lk
+    where (lk.output_box_id in (select id from tapes)) is true
   ),
   moved as (
-    update boxcar.boxes b set head_position = b.head_position + s.n
-    from (select output_box_id, sum(entry_count)::int as n from heads group by output_box_id) s where b.id = s.output_box_id
-    returning b.id, b.head_position, b.head_position - s.n as start, b.view_position, b.view_anchor_position, b.last_anchor_position
+    update boxcar.boxes b
+    set head_position = b.head_position + s.n
+    from (select output_box_id, sum(entry_count)::int as n from heads group by output_box_id) s
+    where b.id = s.output_box_id
+    returning b.id, b.head_position, b.head_position - s.n as start, b.view_position, b.view_anchor_position,
+      b.last_anchor_position
   ),
   hd as (
-    select heads.*, moved.head_position, moved.start + heads.ahead as base, ${heldViewPosition('heads', 'moved')} as view_position from heads join moved on moved.id = heads.output_box_id
+    select
+      heads.*, moved.head_position, moved.start + heads.ahead as base,
+      ${heldViewPosition('heads', 'moved')} as view_position
+    from heads
+    join moved on moved.id = heads.output_box_id
   )`;
 
 const manyTurns = ({ hasEnds, hasShared, isLarge, batches, leavesLocked }: CommitParts): string => `
-  with /* commit-sql.commit */ d as (
-    select * from json_to_recordset($1::json) as d(${COLUMNS.map((column) => column.join(' ')).join(', ')})
+  with /* commit-sql.commit */
+  d as (
+    select *
+    from json_to_recordset($1::json) as d(${COLUMNS.map((column) => column.join(' ')).join(', ')})
   ),
   ${isLarge ? LARGE_LK_PART : lockPart({ leavesMembers: hasEnds && batches === 'unknown', leavesLocked })},
   ${hasShared ? sharedHeadsPart(leavesLocked) : headsPart(leavesLocked)},
   up as (
-    update boxcar.turns t set status = coalesce(hd.end_status, t.status), ${turnChanges(OF_MANY)}
-    from hd where t.id = hd.turn_id
+    update boxcar.turns t
+    set status = coalesce(hd.end_status, t.status), ${turnChanges(OF_MANY)}
+    from hd
+    where t.id = hd.turn_id
     returning ${changedColumns(OF_MANY)}, hd.base, hd.head_position, hd.view_position
   )`;
 
 function oneTurn(source: Source, parts: CommitParts): string {
   const { value } = source;
-  const fence = `t.id = ${value('turn_id')} and t.epoch = ${value('epoch')} and t.status not in ('success', 'partial', 'failed', 'timeout', 'canceled')
-      and t.holder_id is not distinct from ${value('holder_id')} and (${value('holder_id')} is null or t.status = 'running')${parts.hasEnds && parts.batches === 'unknown' ? ' and t.batch_ids is null' : ''}`;
+  const fence = `
+    t.id = ${value('turn_id')}
+    and t.epoch = ${value('epoch')}
+    and t.status not in ('success', 'partial', 'failed', 'timeout', 'canceled')
+    and t.holder_id is not distinct from ${value('holder_id')}
+    and (${value('holder_id')} is null or t.status = 'running')
+    ${parts.hasEnds && parts.batches === 'unknown' ? ' and t.batch_ids is null' : ''}`;
+  const ofTurn = parts.leavesLocked
+    ? `from free where t.id = ${value('turn_id')} and free.id = t.output_box_id`
+    : `where ${fence}`;
   return `
-  with /* commit-sql.commit_one */ ${parts.leavesLocked ? lockedFirst(fence) : ''}changed as (
-    update boxcar.turns t set status = coalesce(${value('end_status')}, t.status), ${turnChanges(source)}
-    ${parts.leavesLocked ? `from free where t.id = ${value('turn_id')} and free.id = t.output_box_id` : `where ${fence}`}
-    returning ${changedColumns(source)}, ${heldView('t')}
-  ),
-  up as (
-    update boxcar.boxes b set head_position = b.head_position + ${value('entry_count')} from changed where b.id = changed.output_box_id
-    returning changed.*, b.head_position, b.head_position - ${value('entry_count')} as base, ${heldViewPosition('changed', 'b')} as view_position
-  )`;
+    with /* commit-sql.commit_one */
+    ${parts.leavesLocked ? lockedFirst(fence) : ''}changed as (
+      update boxcar.turns t
+      set status = coalesce(${value('end_status')}, t.status), ${turnChanges(source)}
+      ${ofTurn}
+      returning ${changedColumns(source)}, ${heldView('t')}
+    ),
+    up as (
+      update boxcar.boxes b
+      set head_position = b.head_position + ${value('entry_count')}
+      from changed
+      where b.id = changed.output_box_id
+      returning
+        changed.*, b.head_position,
+        b.head_position - ${value('entry_count')} as base,
+        ${heldViewPosition('changed', 'b')} as view_position
+    )`;
 }
 
 /** Locks a turn, then its tape, if no other session has locked either of them. */
-const lockedFirst = (fence: string): string => `lk as (
-    select t.output_box_id from boxcar.turns t where ${fence} for update of t skip locked
+const lockedFirst = (fence: string): string => `
+  lk as (
+    select t.output_box_id
+    from boxcar.turns t
+    where ${fence}
+    for update of t skip locked
   ),
   free as (
-    select b.id from lk join boxcar.boxes b on b.id = lk.output_box_id for no key update of b skip locked
+    select b.id
+    from lk
+    join boxcar.boxes b on b.id = lk.output_box_id
+    for no key update of b skip locked
   ),
   `;
 
@@ -255,12 +381,21 @@ function makeStatement(parts: CommitParts): CommitStatement {
   const columns: Column[] = [];
   const source = isAlone ? ofOne(columns) : OF_MANY;
   const lowersBatches = hasEnds && batches === 'some';
-  const text = `${isAlone ? oneTurn(source, parts) : manyTurns(parts)},
-  ${cardsPart(source)},
-  ${entriesPart(source)},
-  ${closedPart(source)}${hasCalls ? callsPart(source) : ''}${hasNext ? OPENED_PART : ''}${lowersBatches ? LOWER_BATCHES : ''}${hasEnds ? NOTICES_PART : ''}${hasUnheld ? WAITS_PART : ''}
-  select ${hasEnds ? ENDS_COLUMNS : 'false as has_open_calls, false as is_ended, false as has_door, false as has_notice'},
-    ${lowersBatches ? '(select json_agg(id) from lowered where is_due)' : 'null::json'} as due_batch_ids, up.id as turn_id, up.worker_target, up.base from up`;
+  const text = `
+    ${isAlone ? oneTurn(source, parts) : manyTurns(parts)},
+    ${cardsPart(source)},
+    ${entriesPart(source)},
+    ${closedPart(source)}
+    ${hasCalls ? callsPart(source) : ''}
+    ${hasNext ? OPENED_PART : ''}
+    ${lowersBatches ? LOWER_BATCHES : ''}
+    ${hasEnds ? NOTICES_PART : ''}
+    ${hasUnheld ? WAITS_PART : ''}
+    select
+      ${hasEnds ? ENDS_COLUMNS : NO_ENDS_COLUMNS},
+      ${lowersBatches ? '(select json_agg(id) from lowered where is_due)' : 'null::json'} as due_batch_ids,
+      up.id as turn_id, up.worker_target, up.base
+    from up`;
   return { prepared: statement(text), columns };
 }
 

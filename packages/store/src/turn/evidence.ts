@@ -24,9 +24,15 @@ export interface Evidence {
 }
 
 const KEEP = statement(`
-  insert /* evidence.keep */ into boxcar.evidence (id, project_id, turn_id, kind, step, attempt, epoch, holder_id, tool_call_id, body, usage)
-  select x.id, x.project_id, x.turn_id, x.kind, x.step, x.attempt, x.epoch, x.holder_id, x.tool_call_id, x.body::json, x.usage
-  from json_to_recordset($1) as x(id uuid, project_id uuid, turn_id uuid, kind text, step int, attempt int, epoch int, holder_id uuid, tool_call_id uuid, body text, usage jsonb)
+  insert /* evidence.keep */ into boxcar.evidence (
+    id, project_id, turn_id, kind, step, attempt, epoch, holder_id, tool_call_id, body, usage
+  )
+  select x.id, x.project_id, x.turn_id, x.kind, x.step, x.attempt, x.epoch, x.holder_id, x.tool_call_id, x.body::json,
+    x.usage
+  from json_to_recordset($1) as x(
+    id uuid, project_id uuid, turn_id uuid, kind text, step int, attempt int, epoch int, holder_id uuid,
+    tool_call_id uuid, body text, usage jsonb
+  )
   on conflict do nothing`);
 
 /** Stores the late answers of a worker. Storing the same answer again changes nothing. */
@@ -50,10 +56,19 @@ export async function keepEvidence(pool: pg.Pool, items: readonly Evidence[]): P
 // A call that was answered keeps its answer, and a second delivery of the same answer adds nothing. So an answer is stored here only
 // when its call was canceled or timed out, or is pending in an ended turn.
 const KEEP_ANSWER = statement(`
-  insert /* evidence.keep_answer */ into boxcar.evidence (id, project_id, turn_id, kind, step, epoch, tool_call_id, body)
+  insert /* evidence.keep_answer */ into boxcar.evidence (
+    id, project_id, turn_id, kind, step, epoch, tool_call_id, body
+  )
   select $2, k.project_id, k.turn_id, 'result', k.step, k.epoch, k.id, $3::json
-  from boxcar.tool_calls k where k.id = $1 and (k.status in ('canceled', 'timeout')
-    or (k.status = 'pending' and exists (select from boxcar.turns t where t.id = k.turn_id and t.ended_at is not null)))
+  from boxcar.tool_calls k
+  where k.id = $1
+    and (
+      k.status in ('canceled', 'timeout')
+      or (
+        k.status = 'pending'
+        and exists (select from boxcar.turns t where t.id = k.turn_id and t.ended_at is not null)
+      )
+    )
   on conflict do nothing`);
 
 /** Stores the answer of an outside worker that arrived after its call had been canceled or had timed out. */

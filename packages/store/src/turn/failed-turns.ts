@@ -17,20 +17,38 @@ const NOW = 'coalesce($1::timestamptz, now())';
 const STOPPED = listOf(['turn_runs', 'lost_rings', 'dead_leases', 'due_waits']);
 
 /** Dead letters of turns that have not ended. */
-const LETTERS = `boxcar.sweep_failures f cross join lateral (select x.* from boxcar.turns x where x.id = f.row_id and x.ended_at is null offset 0) t`;
-const FAILED_TURNS = `${LETTERS} where f.kind in (${STOPPED}) and f.is_dead and ${notSetAside('turn_ends', 'f.row_id', NOW)}`;
+const LETTERS = `
+  boxcar.sweep_failures f
+  cross join lateral (select x.* from boxcar.turns x where x.id = f.row_id and x.ended_at is null offset 0) t`;
+const FAILED_TURNS = `
+  ${LETTERS}
+  where f.kind in (${STOPPED}) and f.is_dead and ${notSetAside('turn_ends', 'f.row_id', NOW)}`;
 const LOST_CALLS = `
-  select /* failed-turns.lost_calls */ k.id, k.turn_id, k.project_id, k.name, f.last_error from ${LETTERS}
-    cross join lateral (select x.* from boxcar.tool_calls x where x.id = t.parent_tool_call_id and t.is_awaited and x.status = 'pending' offset 0) k
+  select /* failed-turns.lost_calls */ k.id, k.turn_id, k.project_id, k.name, f.last_error
+  from ${LETTERS}
+  cross join lateral (
+    select x.*
+    from boxcar.tool_calls x
+    where x.id = t.parent_tool_call_id and t.is_awaited and x.status = 'pending'
+    offset 0
+  ) k
   where f.kind in (${listOf(UNENDED)}) and f.is_dead and ${notSetAside('overdue_calls', 'k.id', NOW)}
   union all
-  select k.id, k.turn_id, k.project_id, k.name, f.last_error from boxcar.sweep_failures f
-    cross join lateral (select x.* from boxcar.batches x where x.id = f.row_id and x.status = 'running' offset 0) b
-    cross join lateral (select x.* from boxcar.tool_calls x where x.id = b.tool_call_id and x.status = 'pending' offset 0) k
+  select k.id, k.turn_id, k.project_id, k.name, f.last_error
+  from boxcar.sweep_failures f
+  cross join lateral (select x.* from boxcar.batches x where x.id = f.row_id and x.status = 'running' offset 0) b
+  cross join lateral (
+    select x.*
+    from boxcar.tool_calls x
+    where x.id = b.tool_call_id and x.status = 'pending'
+    offset 0
+  ) k
   where f.kind = 'due_batches' and f.is_dead and ${notSetAside('overdue_calls', 'k.id', NOW)}`;
 const LOST_BATCHES = `
-  select /* failed-turns.lost_batches */ b.id, b.project_id from ${LETTERS} cross join lateral unnest(t.batch_ids) as u(batch_id)
-    cross join lateral (select x.* from boxcar.batches x where x.id = u.batch_id and x.status = 'running' offset 0) b
+  select /* failed-turns.lost_batches */ b.id, b.project_id
+  from ${LETTERS}
+  cross join lateral unnest(t.batch_ids) as u(batch_id)
+  cross join lateral (select x.* from boxcar.batches x where x.id = u.batch_id and x.status = 'running' offset 0) b
   where f.kind in (${listOf(UNENDED)}) and f.is_dead and ${notSetAside('due_batches', 'b.id', NOW)}`;
 
 /** Parts of the probe: is there such a turn, and does a call or batch wait for a turn that could not be ended? */
@@ -43,7 +61,10 @@ export interface FailedTurn extends EndableTurn {
 }
 
 const FIND_FAILED = statement(`
-  select /* failed-turns.find_failed */ distinct on (t.id) ${ENDABLE}, f.last_error, f.attempts from ${FAILED_TURNS} order by t.id limit $2`);
+  select /* failed-turns.find_failed */ distinct on (t.id) ${ENDABLE}, f.last_error, f.attempts
+  from ${FAILED_TURNS}
+  order by t.id
+  limit $2`);
 
 /** Turns that have been given up and have not been ended (F1). */
 export function findFailedTurns(
@@ -88,8 +109,11 @@ export function findLostBatches(
 }
 
 const UNENDED_MEMBERS = statement(`
-  select /* failed-turns.unended_members */ distinct on (t.id) t.id as turn_id, f.last_error, f.is_dead from boxcar.turns t join boxcar.sweep_failures f on f.row_id = t.id
-  where t.id = any ($1::uuid[]) and t.ended_at is null and f.kind in (${listOf(UNENDED)}) order by t.id, f.is_dead desc`);
+  select /* failed-turns.unended_members */ distinct on (t.id) t.id as turn_id, f.last_error, f.is_dead
+  from boxcar.turns t
+  join boxcar.sweep_failures f on f.row_id = t.id
+  where t.id = any ($1::uuid[]) and t.ended_at is null and f.kind in (${listOf(UNENDED)})
+  order by t.id, f.is_dead desc`);
 
 export interface UnendedMember {
   readonly cause: string;
@@ -109,7 +133,9 @@ export async function findUnendedMembers(
 }
 
 const CAUSES = statement(`
-  select /* failed-turns.causes */ t.id as turn_id, f.last_error from boxcar.turns t join boxcar.sweep_failures f on f.kind = 'turn_runs' and f.row_id = t.id
+  select /* failed-turns.causes */ t.id as turn_id, f.last_error
+  from boxcar.turns t
+  join boxcar.sweep_failures f on f.kind = 'turn_runs' and f.row_id = t.id
   where t.id = any ($1::uuid[]) and ${IS_OF_STEP}`);
 
 /** The recorded causes of the last failed runs of these turns at their current step. */

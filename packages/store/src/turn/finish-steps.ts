@@ -29,54 +29,102 @@ import { findAdvanced, lockTurns } from './first-tries.js';
 import { hasStatus } from './turns.js';
 
 /** Only turns without a locked call. */
-const FREE_CALLS = ` cross join lateral (
-      select count(*) as n from (
-        select k.id from boxcar.tool_calls k where k.id = any (heads.call_ids) and k.turn_id = heads.turn_id order by k.id for update of k skip locked) c
-    ) calls where calls.n = heads.call_count`;
+const FREE_CALLS = `
+  cross join lateral (
+    select count(*) as n
+    from (
+      select k.id
+      from boxcar.tool_calls k
+      where k.id = any (heads.call_ids) and k.turn_id = heads.turn_id
+      order by k.id
+      for update of k skip locked
+    ) c
+  ) calls
+  where calls.n = heads.call_count`;
 
+// The race is with other answers to the calls, with ends and with takeovers. Each of them changes the turn's row under its lock, so a turn
+// whose epoch, holder, status or `pending_calls` has changed is left out. Turns are locked by id, then their tapes by id, then their calls:
+// with `leavesLocked` by id and without waiting, otherwise by the UPDATE.
 const finishText = (leavesLocked: boolean): string => `
-  with /* finish-steps.finish */ d as (select * from json_to_recordset($1) as d(turn_id uuid, epoch int, holder_id uuid, call_count int, results json, call_ids uuid[])),
+  with /* finish-steps.finish */
+  d as (
+    select *
+    from json_to_recordset($1) as d(
+      turn_id uuid, epoch int, holder_id uuid, call_count int, results json, call_ids uuid[]
+    )
+  ),
   lk as (
-    select t.output_box_id, ${heldView('t')}, d.* from boxcar.turns t join d on d.turn_id = t.id
-    where t.id = any ($2::uuid[]) and ${hasStatus('running')} and t.epoch = d.epoch and t.holder_id = d.holder_id and t.pending_calls = d.call_count
-    order by t.id for update of t${skipping(leavesLocked)}
+    select t.output_box_id, ${heldView('t')}, d.*
+    from boxcar.turns t
+    join d on d.turn_id = t.id
+    where t.id = any ($2::uuid[])
+      and ${hasStatus('running')}
+      and t.epoch = d.epoch
+      and t.holder_id = d.holder_id
+      and t.pending_calls = d.call_count
+    order by t.id
+    for update of t${skipping(leavesLocked)}
   ),
   heads as (
-    select lk.* from lk join boxcar.boxes b on b.id = lk.output_box_id order by b.id for no key update of b${skipping(leavesLocked)}
+    select lk.*
+    from lk
+    join boxcar.boxes b on b.id = lk.output_box_id
+    order by b.id
+    for no key update of b${skipping(leavesLocked)}
   ),
-  free as (
-    select heads.* from heads${leavesLocked ? FREE_CALLS : ''}
-  ),
+  free as (select heads.* from heads${leavesLocked ? FREE_CALLS : ''}),
   hd as (
-    update boxcar.boxes b set head_position = b.head_position + heads.call_count from free heads where b.id = heads.output_box_id
-    returning heads.turn_id, heads.output_box_id, heads.results, b.head_position, b.head_position - heads.call_count as base, ${heldViewPosition('heads', 'b')} as view_position
+    update boxcar.boxes b
+    set head_position = b.head_position + heads.call_count
+    from free heads
+    where b.id = heads.output_box_id
+    returning
+      heads.turn_id, heads.output_box_id, heads.results, b.head_position, b.head_position - heads.call_count as base,
+      ${heldViewPosition('heads', 'b')} as view_position
   ),
   up as (
-    update boxcar.turns t set pending_calls = 0, attempt = t.attempt + 1 from hd where t.id = hd.turn_id
+    update boxcar.turns t
+    set pending_calls = 0, attempt = t.attempt + 1
+    from hd
+    where t.id = hd.turn_id
     returning t.id, t.project_id, t.epoch, t.holder_id, t.step_count, t.attempt, hd.*
   ),
   r as materialized (
     select up.turn_id, up.output_box_id, up.step_count, up.base, x.*
-    from up cross join lateral json_to_recordset(up.results) as x(n int, call_id uuid, status text, ${CARD_COLUMNS})
+    from up
+    cross join lateral json_to_recordset(up.results) as x(n int, call_id uuid, status text, ${CARD_COLUMNS})
   ),
-  cards as (insert into ${CARD_TARGET} select ${CARD_VALUES} from r x),
+  cards as (
+    insert into ${CARD_TARGET}
+    select ${CARD_VALUES}
+    from r x
+  ),
   calls as (
-    update boxcar.tool_calls k set status = r.status, result_card_id = r.id, ended_at = now() from r where k.id = r.call_id and k.turn_id = r.turn_id
+    update boxcar.tool_calls k
+    set status = r.status, result_card_id = r.id, ended_at = now()
+    from r
+    where k.id = r.call_id and k.turn_id = r.turn_id
   ),
   entries as (
     insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, turn_id, step, author_id)
-    select r.output_box_id, r.base + r.n, 'tool_result', r.id, r.token_estimate, r.turn_id, r.step_count, r.author_id from r
+    select r.output_box_id, r.base + r.n, 'tool_result', r.id, r.token_estimate, r.turn_id, r.step_count, r.author_id
+    from r
   ),
   opened as (
     insert into boxcar.steps (turn_id, step, attempt, project_id, epoch, holder_id, from_position, to_position)
-    select up.id, up.step_count + 1, up.attempt, up.project_id, up.epoch, up.holder_id, up.view_position, up.head_position from up
+    select up.id, up.step_count + 1, up.attempt, up.project_id, up.epoch, up.holder_id, up.view_position,
+      up.head_position
+    from up
   )
-  select up.id as turn_id, up.attempt, up.base from up`;
+  select up.id as turn_id, up.attempt, up.base
+  from up`;
 const FINISH = statement(finishText(false));
 const FINISH_UNLOCKED = statement(finishText(true));
 
 const LOOK_AT_TURNS = statement(`
-  select /* finish-steps.look_at_turns */ t.id, t.epoch, t.holder_id, t.pending_calls from boxcar.turns t where t.id = any ($1::uuid[]) and ${hasStatus('running')}`);
+  select /* finish-steps.look_at_turns */ t.id, t.epoch, t.holder_id, t.pending_calls
+  from boxcar.turns t
+  where t.id = any ($1::uuid[]) and ${hasStatus('running')}`);
 
 type FinishRow = Row<'turns', 'attempt', { turn_id: 'id' }> & { readonly base: number };
 

@@ -15,8 +15,12 @@ import type { Advance, AdvanceOutcome, CallSettlement, SettledTurns } from './ca
 import type { StepCommit } from './step-commit.js';
 import { type RingRow, toRing } from './turns.js';
 
-const lockText = (leavesLocked: boolean): string =>
-  `select /* first-tries.lock */ t.id from boxcar.turns t where t.id = any ($1::uuid[]) order by t.id for update${skipping(leavesLocked)}`;
+const lockText = (leavesLocked: boolean): string => `
+  select /* first-tries.lock */ t.id
+  from boxcar.turns t
+  where t.id = any ($1::uuid[])
+  order by t.id
+  for update${skipping(leavesLocked)}`;
 const LOCK = statement(lockText(false));
 const LOCK_FREE = statement(lockText(true));
 const EXISTING = statement(
@@ -42,11 +46,17 @@ export async function lockTurns(
 }
 
 const LOCK_TAPES = statement(`
-  with /* first-tries.lock_tapes */ tapes as materialized (
-    select b.id from boxcar.boxes b where b.id in (select t.output_box_id from boxcar.turns t where t.id = any ($1::uuid[]))
-    order by b.id for no key update of b${skipping(true)}
+  with /* first-tries.lock_tapes */
+  tapes as materialized (
+    select b.id
+    from boxcar.boxes b
+    where b.id in (select t.output_box_id from boxcar.turns t where t.id = any ($1::uuid[]))
+    order by b.id
+    for no key update of b${skipping(true)}
   )
-  select t.id from boxcar.turns t where t.id = any ($1::uuid[]) and (t.output_box_id in (select id from tapes)) is not true`);
+  select t.id
+  from boxcar.turns t
+  where t.id = any ($1::uuid[]) and (t.output_box_id in (select id from tapes)) is not true`);
 
 /** Locks the tapes of turns. @returns The turns whose tapes other transactions have locked. */
 export async function lockTapes(tx: Tx, turnIds: readonly TurnId[]): Promise<ReadonlySet<TurnId>> {
@@ -54,9 +64,10 @@ export async function lockTapes(tx: Tx, turnIds: readonly TurnId[]): Promise<Rea
   return new Set(rows.map((row) => row.id));
 }
 
-const DISPATCHED = statement(
-  "select /* first-tries.dispatched */ t.id as turn_id, t.epoch, t.worker_target from boxcar.turns t where t.id = any ($1::uuid[]) and t.status = 'dispatched'",
-);
+const DISPATCHED = statement(`
+  select /* first-tries.dispatched */ t.id as turn_id, t.epoch, t.worker_target
+  from boxcar.turns t
+  where t.id = any ($1::uuid[]) and t.status = 'dispatched'`);
 
 /** F3. The rings of those turns that are dispatched. */
 export async function findRings(db: Queryable, turnIds: readonly TurnId[]): Promise<readonly Ring[]> {
@@ -64,19 +75,55 @@ export async function findRings(db: Queryable, turnIds: readonly TurnId[]): Prom
   return rows.map(toRing);
 }
 
-// `has_left`: this worker no longer holds the turn of the step. The worker stops as after a fenced commit, but its reply counts.
+// The turns are locked (F1), so no other transaction moves them during this search. `has_left`: this worker no longer holds the turn of the
+// step. The worker stops as after a fenced commit, but its reply counts.
 const COMMITTED = statement(`
-  with /* first-tries.committed */ d as (select * from json_to_recordset($1) as d(turn_id uuid, epoch int, holder_id uuid, step int, attempt int, deliverable_card_id uuid))
-  select t.id as turn_id, t.worker_target, d.deliverable_card_id is not null as is_ended,
-    d.deliverable_card_id is not null and exists (select from boxcar.operations o where o.awaited_turn_id = t.id and o.door_job_id is not null) as has_door,
+  with /* first-tries.committed */
+  d as (
+    select *
+    from json_to_recordset($1) as d(
+      turn_id uuid, epoch int, holder_id uuid, step int, attempt int, deliverable_card_id uuid
+    )
+  )
+  select
+    t.id as turn_id, t.worker_target, d.deliverable_card_id is not null as is_ended,
+    d.deliverable_card_id is not null
+    and exists (
+      select from boxcar.operations o
+      where o.awaited_turn_id = t.id and o.door_job_id is not null
+    ) as has_door,
     d.deliverable_card_id is not null and (t.notifies is true or t.unseen_position is not null) as has_notice,
-    case when d.deliverable_card_id is not null then (select json_agg(b.id) from boxcar.batches b
-      where b.status = 'running' and b.is_due and b.id in (select unnest(t.batch_ids) union all select c.id from boxcar.batches c where c.turn_id = t.id)) end as due_batch_ids,
-    d.deliverable_card_id is null and not (t.status = 'running' and t.epoch = d.epoch and t.holder_id = d.holder_id) as has_left
-  from d cross join lateral (select * from boxcar.turns t where t.id = d.turn_id offset 0) t
-  where case when d.deliverable_card_id is not null then t.deliverable_card_id = d.deliverable_card_id
-    else exists (select from boxcar.steps s
-      where s.turn_id = t.id and s.step = d.step and s.attempt = d.attempt and s.epoch = d.epoch and s.holder_id = d.holder_id and s.committed_at is not null) end`);
+    case
+      when d.deliverable_card_id is not null then (
+        select json_agg(b.id)
+        from boxcar.batches b
+        where b.status = 'running'
+          and b.is_due
+          and b.id in (
+            select unnest(t.batch_ids)
+            union all
+            select c.id
+            from boxcar.batches c
+            where c.turn_id = t.id
+          )
+      )
+    end as due_batch_ids,
+    d.deliverable_card_id is null
+    and not (t.status = 'running' and t.epoch = d.epoch and t.holder_id = d.holder_id) as has_left
+  from d
+  cross join lateral (select * from boxcar.turns t where t.id = d.turn_id offset 0) t
+  where case
+    when d.deliverable_card_id is not null then t.deliverable_card_id = d.deliverable_card_id
+    else exists (
+      select from boxcar.steps s
+      where s.turn_id = t.id
+        and s.step = d.step
+        and s.attempt = d.attempt
+        and s.epoch = d.epoch
+        and s.holder_id = d.holder_id
+        and s.committed_at is not null
+    )
+  end`);
 
 export interface CommittedRow extends pg.QueryResultRow {
   readonly turn_id: TurnId;
@@ -101,14 +148,35 @@ export function findCommitted(tx: Tx, commits: readonly StepCommit[]): Promise<C
   return run<CommittedRow>(tx, COMMITTED, [JSON.stringify(records)]);
 }
 
+// The turns are locked (F1), so the facts that are read here do not change before the commit: an earlier try has ended, and a later holder
+// waits.
 const ADVANCED = statement(`
-  with /* first-tries.advanced */ d as (select * from json_to_recordset($1) as d(turn_id uuid, epoch int, holder_id uuid, card_ids uuid[]))
-  select t.id as turn_id, t.attempt,
-    t.status = 'running' and t.epoch = d.epoch and t.holder_id = d.holder_id and t.pending_calls = 0 and exists (select from boxcar.steps s
-      where s.turn_id = t.id and s.step = t.step_count + 1 and s.attempt = t.attempt and s.epoch = d.epoch and s.holder_id = d.holder_id) as is_open,
+  with /* first-tries.advanced */
+  d as (
+    select *
+    from json_to_recordset($1) as d(turn_id uuid, epoch int, holder_id uuid, card_ids uuid[])
+  )
+  select
+    t.id as turn_id, t.attempt,
+    t.status = 'running'
+    and t.epoch = d.epoch
+    and t.holder_id = d.holder_id
+    and t.pending_calls = 0
+    and exists (
+      select from boxcar.steps s
+      where s.turn_id = t.id
+        and s.step = t.step_count + 1
+        and s.attempt = t.attempt
+        and s.epoch = d.epoch
+        and s.holder_id = d.holder_id
+    ) as is_open,
     (t.status = 'suspended' and t.epoch = d.epoch)
-      or ((t.epoch > d.epoch or t.ended_at is not null) and exists (select from boxcar.tool_calls k where k.turn_id = t.id and k.result_card_id = any (d.card_ids))) as has_left
-  from d cross join lateral (select * from boxcar.turns t where t.id = d.turn_id offset 0) t`);
+    or (
+      (t.epoch > d.epoch or t.ended_at is not null)
+      and exists (select from boxcar.tool_calls k where k.turn_id = t.id and k.result_card_id = any (d.card_ids))
+    ) as has_left
+  from d
+  cross join lateral (select * from boxcar.turns t where t.id = d.turn_id offset 0) t`);
 
 type AdvancedRow = Row<'turns', 'attempt', { turn_id: 'id' }> & {
   readonly is_open: boolean;
@@ -135,9 +203,10 @@ export async function findAdvanced(
   );
 }
 
-const RECORDED = statement(
-  'select /* first-tries.recorded */ k.result_card_id as card_id from boxcar.tool_calls k where k.id = any ($1::uuid[]) and k.result_card_id = any ($2::uuid[])',
-);
+const RECORDED = statement(`
+  select /* first-tries.recorded */ k.result_card_id as card_id
+  from boxcar.tool_calls k
+  where k.id = any ($1::uuid[]) and k.result_card_id = any ($2::uuid[])`);
 
 /** Returns the result cards that are already recorded. */
 export async function findRecorded(
@@ -160,8 +229,10 @@ export async function findSettled(tx: Tx, settlement: CallSettlement): Promise<S
 }
 
 const SUSPENDED = statement(`
-  select /* first-tries.suspended */ t.id from boxcar.turns t join json_to_recordset($1) as d(turn_id uuid, epoch int) on d.turn_id = t.id and d.epoch = t.epoch
-    join boxcar.waits w on w.turn_id = t.id and w.kind = $3
+  select /* first-tries.suspended */ t.id
+  from boxcar.turns t
+  join json_to_recordset($1) as d(turn_id uuid, epoch int) on d.turn_id = t.id and d.epoch = t.epoch
+  join boxcar.waits w on w.turn_id = t.id and w.kind = $3
   where t.id = any ($2::uuid[]) and t.status = 'suspended'`);
 
 /** Returns the turns that their holders, at these epochs, have suspended with a wait of this kind. */

@@ -16,10 +16,20 @@ export interface LateTarget extends pg.QueryResultRow {
 }
 
 const LATE = statement(`
-  select /* late-queue-calls.late */ p.target, count(*)::int as count, min(p.created_at) as oldest_at, (array_agg(p.id order by p.created_at, p.id))[1:${SAMPLE}] as ids
-  from (select k.id, k.target, k.created_at from boxcar.tool_calls k
-    where k.status = 'pending' and k.target is not null and k.created_at < now() - $1 * interval '1 millisecond' limit ${COUNT_LIMIT}) p
-  group by p.target order by 3 limit 100`);
+  select /* late-queue-calls.late */
+    p.target, count(*)::int as count, min(p.created_at) as oldest_at,
+    (array_agg(p.id order by p.created_at, p.id))[1:${SAMPLE}] as ids
+  from (
+    select k.id, k.target, k.created_at
+    from boxcar.tool_calls k
+    where k.status = 'pending'
+      and k.target is not null
+      and k.created_at < now() - $1 * interval '1 millisecond'
+    limit ${COUNT_LIMIT}
+  ) p
+  group by p.target
+  order by 3
+  limit 100`);
 
 /** Queues of tools with calls that have waited longer than `lateMs`. */
 export function findLateTargets(db: Queryable, lateMs: number): Promise<LateTarget[]> {

@@ -50,37 +50,63 @@ export type MidStepOutcome =
   | { readonly outcome: 'fenced' };
 
 const LOCK = statement(`
-  select /* mid-step.lock */ t.output_box_id, t.agent_id, t.step_count + 1 as step, t.attempt from boxcar.turns t
-  where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and ${hasStatus('running')} and t.pending_calls = 0 for update`);
+  select /* mid-step.lock */ t.output_box_id, t.agent_id, t.step_count + 1 as step, t.attempt
+  from boxcar.turns t
+  where t.id = $1
+    and t.epoch = $2
+    and t.holder_id = $3
+    and ${hasStatus('running')}
+    and t.pending_calls = 0
+  for update`);
 
 type LockRow = Row<'turns', 'output_box_id' | 'agent_id' | 'attempt', { step: 'step_count' }>;
 
 // The UPDATE of the tape's row locks it. The statement begins after the turn was locked, so it sees the writes of an earlier try.
 const APPEND = statement(`
-  with /* mid-step.append */ hd as (
-    update boxcar.boxes b set head_position = b.head_position + $3,
+  with /* mid-step.append */
+  hd as (
+    update boxcar.boxes b
+    set head_position = b.head_position + $3,
       last_anchor_position = case when $4 then b.head_position + 1 else b.last_anchor_position end,
       view_position = case when $4 then coalesce($5::int, b.head_position + 1) else b.view_position end,
       view_anchor_position = case when $4 then null else b.view_anchor_position end,
       anchor_count = case when $4 then coalesce(b.anchor_count, 1) + 1 else b.anchor_count end
-    from boxcar.turns t where t.id = $8::uuid and b.id = $1 and b.head_position = $2 and not exists (select from boxcar.cards c where c.id = $6)
+    from boxcar.turns t
+    where t.id = $8::uuid
+      and b.id = $1
+      and b.head_position = $2
+      and not exists (select from boxcar.cards c where c.id = $6)
     returning b.id, b.head_position, b.head_position - $3 as base, ${viewPositionOf('t', 'b')} as view_position
   ),
   x as materialized (
     select hd.id as box_id, hd.base, e.n, e.kind, e.payload, e.anchor_name, e.card
-    from hd cross join lateral json_to_recordset($7::json) as e(n int, kind text, payload json, anchor_name text, card json)
+    from hd
+    cross join lateral json_to_recordset($7::json) as e(n int, kind text, payload json, anchor_name text, card json)
   ),
   cards as (
-    insert into ${CARD_TARGET} select ${CARD_VALUES.replaceAll('x.', 'c.')} from x cross join lateral json_to_record(x.card) as c(${CARD_COLUMNS}) where x.card is not null
+    insert into ${CARD_TARGET}
+    select ${CARD_VALUES.replaceAll('x.', 'c.')}
+    from x
+    cross join lateral json_to_record(x.card) as c(${CARD_COLUMNS})
+    where x.card is not null
   ),
   entries as (
-    insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, payload, anchor_name, turn_id, author_id)
-    select x.box_id, x.base + x.n, x.kind, (x.card->>'id')::uuid, coalesce((x.card->>'token_estimate')::int, 0), x.payload, x.anchor_name, $8::uuid, $9
+    insert into boxcar.tape_entries (
+      box_id, position, kind, card_id, tokens, payload, anchor_name, turn_id, author_id
+    )
+    select x.box_id, x.base + x.n, x.kind, (x.card->>'id')::uuid, coalesce((x.card->>'token_estimate')::int, 0),
+      x.payload, x.anchor_name, $8::uuid, $9
     from x
   )
-  select hd.head_position, hd.view_position from hd
+  select hd.head_position, hd.view_position
+  from hd
   union all
-  select b.head_position, ${viewPositionOf('t', 'b')} from boxcar.boxes b join boxcar.turns t on t.id = $8::uuid where b.id = $1 and not exists (select from hd) and exists (select from boxcar.cards c where c.id = $6)`);
+  select b.head_position, ${viewPositionOf('t', 'b')}
+  from boxcar.boxes b
+  join boxcar.turns t on t.id = $8::uuid
+  where b.id = $1
+    and not exists (select from hd)
+    and exists (select from boxcar.cards c where c.id = $6)`);
 
 interface HeadRow {
   readonly head_position: number;
@@ -88,21 +114,38 @@ interface HeadRow {
 }
 
 const MOVE_STEP = statement(`
-  update /* mid-step.move_step */ boxcar.steps s set from_position = $4, to_position = $5 where s.turn_id = $1 and s.step = $2 and s.attempt = $3`);
+  update /* mid-step.move_step */ boxcar.steps s
+  set from_position = $4, to_position = $5
+  where s.turn_id = $1 and s.step = $2 and s.attempt = $3`);
 
-// If the attempt is already closed, an earlier try of this transaction closed it.
+// The caller holds the turn's lock (`LOCK`), so only one attempt is open. If it is already closed, an earlier try of this transaction
+// closed it.
 const NEXT_ATTEMPT = statement(`
-  with /* mid-step.next_attempt */ closed as (
-    update boxcar.steps s set model = $6, prompt_hash = decode($7, 'hex'), toolset_hash = decode($8, 'hex'), manifest = $9::jsonb,
-      finish_reason = $10, model_ms = $11, error = $12::jsonb, usage = $13::jsonb
+  with /* mid-step.next_attempt */
+  closed as (
+    update boxcar.steps s
+    set model = $6,
+      prompt_hash = decode($7, 'hex'),
+      toolset_hash = decode($8, 'hex'),
+      manifest = $9::jsonb,
+      finish_reason = $10,
+      model_ms = $11,
+      error = $12::jsonb,
+      usage = $13::jsonb
     where s.turn_id = $1 and s.step = $2 and s.attempt = $3 and s.error is null
     returning s.turn_id, s.project_id, s.epoch, s.holder_id
   ),
   up as (
-    update boxcar.turns t set attempt = $3 + 1, spent_tokens = t.spent_tokens + $14::bigint, spent_cost = t.spent_cost + $15::bigint from closed where t.id = closed.turn_id
+    update boxcar.turns t
+    set attempt = $3 + 1,
+      spent_tokens = t.spent_tokens + $14::bigint,
+      spent_cost = t.spent_cost + $15::bigint
+    from closed
+    where t.id = closed.turn_id
   )
   insert into boxcar.steps (turn_id, step, attempt, project_id, epoch, holder_id, from_position, to_position)
-  select c.turn_id, $2, $3 + 1, c.project_id, c.epoch, c.holder_id, $4, $5 from closed c`);
+  select c.turn_id, $2, $3 + 1, c.project_id, c.epoch, c.holder_id, $4, $5
+  from closed c`);
 
 async function closeAttempt(
   tx: Tx,
@@ -135,9 +178,11 @@ async function closeAttempt(
   return { outcome: 'written', attempt: attempt + 1 };
 }
 
-const LOCK_TAPE = statement(
-  'select /* mid-step.lock_tape */ head_position, last_anchor_position from boxcar.boxes where id = $1 for no key update',
-);
+const LOCK_TAPE = statement(`
+  select /* mid-step.lock_tape */ head_position, last_anchor_position
+  from boxcar.boxes
+  where id = $1
+  for no key update`);
 
 /** The item, adjusted to the current state of the tape. */
 async function placeOn(tx: Tx, boxId: BoxId, item: MidStep): Promise<MidStep> {

@@ -5,12 +5,20 @@ import { type Queryable, run, statement } from '../db/index.js';
 import type { CallRouteKind } from '../kinds/row-kinds.js';
 
 const PENDING = statement(`
-  select /* pending-calls.pending */ k.id, k.turn_id, k.step, k.ordinal, k.provider_call_id, k.name, k.arguments, k.route, k.target, k.retry, k.epoch, encode(k.guard_hash, 'hex') as guard_hash,
+  select /* pending-calls.pending */
+    k.id, k.turn_id, k.step, k.ordinal, k.provider_call_id, k.name, k.arguments, k.route, k.target, k.retry, k.epoch,
+    encode(k.guard_hash, 'hex') as guard_hash,
     extract(epoch from k.deadline_at - now()) * 1000 as remaining_ms,
-    exists (select from boxcar.turns c where c.parent_tool_call_id = k.id and c.is_awaited) or k.batch_id is not null as is_awaiting,
-    exists (select from boxcar.approvals a where a.turn_id = k.turn_id and a.tool_call_id = k.id and a.voided_at is null) as has_ticket,
+    exists (select from boxcar.turns c where c.parent_tool_call_id = k.id and c.is_awaited)
+    or k.batch_id is not null as is_awaiting,
+    exists (
+      select from boxcar.approvals a
+      where a.turn_id = k.turn_id and a.tool_call_id = k.id and a.voided_at is null
+    ) as has_ticket,
     k.look_at is not null or k.sent_at is not null as is_out
-  from boxcar.tool_calls k where k.turn_id = $1 and k.status = 'pending' order by k.ordinal`);
+  from boxcar.tool_calls k
+  where k.turn_id = $1 and k.status = 'pending'
+  order by k.ordinal`);
 
 export interface PendingCall extends pg.QueryResultRow {
   readonly id: ToolCallId;
@@ -43,12 +51,22 @@ export async function loadPendingCalls(db: Queryable, turnId: TurnId): Promise<P
 }
 
 /** The call was answered, and the turn or batch that it waited for, if any, did not fail. */
-const SUCCEEDED = `k.status = 'success'
-    and not exists (select from boxcar.batches b where b.tool_call_id = k.id and b.status in ('failed', 'timeout', 'canceled'))
-    and not exists (select from boxcar.turns c where c.parent_tool_call_id = k.id and c.is_awaited and c.status in ('failed', 'timeout', 'canceled'))`;
+const SUCCEEDED = `
+  k.status = 'success'
+  and not exists (
+    select from boxcar.batches b
+    where b.tool_call_id = k.id and b.status in ('failed', 'timeout', 'canceled')
+  )
+  and not exists (
+    select from boxcar.turns c
+    where c.parent_tool_call_id = k.id and c.is_awaited and c.status in ('failed', 'timeout', 'canceled')
+  )`;
 
 const HAS_SUCCEEDED = statement(`
-  select /* pending-calls.has_succeeded */ exists (select from boxcar.tool_calls k where k.turn_id = $1 and k.name = any ($2::text[]) and ${SUCCEEDED}) as has_succeeded`);
+  select /* pending-calls.has_succeeded */ exists (
+    select from boxcar.tool_calls k
+    where k.turn_id = $1 and k.name = any ($2::text[]) and ${SUCCEEDED}
+  ) as has_succeeded`);
 
 /** Whether a call of one of these tools succeeded in the turn. */
 export async function hasSucceeded(
@@ -61,8 +79,12 @@ export async function hasSucceeded(
 }
 
 const CALLS_OF_STEP = statement(`
-  select /* pending-calls.calls_of_step */ k.name, k.status, (${SUCCEEDED}) as has_succeeded, coalesce(c.content, c.placeholder) as content from boxcar.tool_calls k left join boxcar.cards c on c.id = k.result_card_id
-  where k.turn_id = $1 and k.step = $2 order by k.ordinal`);
+  select /* pending-calls.calls_of_step */ k.name, k.status, (${SUCCEEDED}) as has_succeeded,
+    coalesce(c.content, c.placeholder) as content
+  from boxcar.tool_calls k
+  left join boxcar.cards c on c.id = k.result_card_id
+  where k.turn_id = $1 and k.step = $2
+  order by k.ordinal`);
 
 /** The calls of a committed step with their results. */
 export function loadCallsOfStep(

@@ -38,8 +38,10 @@ export interface QueueCall extends pg.QueryResultRow {
 }
 
 const QUEUE_CALL = `
-  select /* queue-calls.queue_call */ k.id, k.turn_id, k.project_id, k.name, k.route, k.target, k.retry, k.status, k.sent_at is not null as is_sent, t.ended_at is not null as is_over
-  from boxcar.tool_calls k join boxcar.turns t on t.id = k.turn_id`;
+  select /* queue-calls.queue_call */ k.id, k.turn_id, k.project_id, k.name, k.route, k.target, k.retry, k.status,
+    k.sent_at is not null as is_sent, t.ended_at is not null as is_over
+  from boxcar.tool_calls k
+  join boxcar.turns t on t.id = k.turn_id`;
 
 const CALLS = statement(`${QUEUE_CALL} where k.id = any ($1::uuid[])`);
 
@@ -49,7 +51,12 @@ export function loadQueueCalls(db: Queryable, ids: readonly ToolCallId[]): Promi
 }
 
 const DUE = statement(`
-  ${QUEUE_CALL} where k.look_at <= coalesce($1::timestamptz, now()) and k.look_at is not null and k.status = 'pending' order by k.look_at limit $2`);
+  ${QUEUE_CALL}
+  where k.look_at <= coalesce($1::timestamptz, now())
+    and k.look_at is not null
+    and k.status = 'pending'
+  order by k.look_at
+  limit $2`);
 
 /** Calls that are due for a look at their job. The calls that have waited longest for a look are first. */
 export function findDueCalls(pool: pg.Pool, options: SweepClock & { limit: number }): Promise<QueueCall[]> {
@@ -72,16 +79,27 @@ export async function loadArguments(
 // The interval between looks grows with the age of a call, so that a backlog of slow calls does not delay the looks at other calls. One
 // more look shortly before the deadline finds an answer whose bell was lost.
 const NOTE = statement(`
-  with /* queue-calls.note */ lk as (
-    select k.id from boxcar.tool_calls k where k.id = any ($1::uuid[]) and k.status = 'pending' order by k.id for update of k skip locked
+  with /* queue-calls.note */
+  lk as (
+    select k.id
+    from boxcar.tool_calls k
+    where k.id = any ($1::uuid[]) and k.status = 'pending'
+    order by k.id
+    for update of k skip locked
   )
-  update boxcar.tool_calls k set
-    look_at = case when k.id = any ($2::uuid[]) then null
+  update boxcar.tool_calls k
+  set
+    look_at = case
+      when k.id = any ($2::uuid[]) then null
       else least(
         now() + least(greatest((now() - k.created_at) / 4, interval '2 seconds'), interval '60 seconds'),
-        greatest(k.deadline_at - interval '3 seconds', now() + interval '1 second')) end,
+        greatest(k.deadline_at - interval '3 seconds', now() + interval '1 second')
+      )
+    end,
     sent_at = case when k.id = any ($3::uuid[]) then coalesce(k.sent_at, now()) else k.sent_at end
-  from lk where k.id = lk.id returning k.id`);
+  from lk
+  where k.id = lk.id
+  returning k.id`);
 
 /**
  * Records the result of a look. `restIds` need no further look. `sentIds` must not be sent twice and have their job in the queue.
@@ -103,14 +121,31 @@ export async function noteLooks(
 }
 
 const MARK = statement(`
-  with /* queue-calls.mark */ lk as (
-    select k.id from boxcar.tool_calls k where k.id = any ($1::uuid[]) and k.status = 'pending' order by k.id for update of k
+  with /* queue-calls.mark */
+  lk as (
+    select k.id
+    from boxcar.tool_calls k
+    where k.id = any ($1::uuid[]) and k.status = 'pending'
+    order by k.id
+    for update of k
   )
-  update boxcar.tool_calls k set sent_at = date_trunc('second', now()) + m.signature * interval '1 microsecond'
-  from lk join unnest($1::uuid[], $2::int[]) as m(id, signature) on m.id = lk.id where k.id = lk.id and k.sent_at is null returning k.id`);
+  update boxcar.tool_calls k
+  set sent_at = date_trunc('second', now()) + m.signature * interval '1 microsecond'
+  from lk
+  join unnest($1::uuid[], $2::int[]) as m(id, signature) on m.id = lk.id
+  where k.id = lk.id and k.sent_at is null
+  returning k.id`);
 const MARKED = statement(`
-  select /* queue-calls.marked */ k.id from unnest($1::uuid[], $2::int[]) as m(id, signature) cross join lateral (
-    select * from boxcar.tool_calls k where k.id = m.id and k.status = 'pending' and (extract(microseconds from k.sent_at)::int % 1000000) = m.signature offset 0) k`);
+  select /* queue-calls.marked */ k.id
+  from unnest($1::uuid[], $2::int[]) as m(id, signature)
+  cross join lateral (
+    select *
+    from boxcar.tool_calls k
+    where k.id = m.id
+      and k.status = 'pending'
+      and (extract(microseconds from k.sent_at)::int % 1000000) = m.signature
+    offset 0
+  ) k`);
 
 /**
  * Identifies the process that made a mark, in case the answer is lost. The identity is the fraction of the second in `sent_at`, in
@@ -163,10 +198,18 @@ export async function markSent(
 }
 
 const HASTEN = statement(`
-  with /* queue-calls.hasten */ lk as (
-    select k.id from boxcar.tool_calls k where k.turn_id = any ($1::uuid[]) and k.status = 'pending' and k.route = 'queue' order by k.id for update of k
+  with /* queue-calls.hasten */
+  lk as (
+    select k.id
+    from boxcar.tool_calls k
+    where k.turn_id = any ($1::uuid[]) and k.status = 'pending' and k.route = 'queue'
+    order by k.id
+    for update of k
   )
-  update boxcar.tool_calls k set look_at = now() from lk where k.id = lk.id`);
+  update boxcar.tool_calls k
+  set look_at = now()
+  from lk
+  where k.id = lk.id`);
 
 /** Makes the calls of ended turns due for a look, so that the next sweep handles their jobs. */
 export async function hastenLooks(pool: pg.Pool, turnIds: readonly TurnId[]): Promise<void> {

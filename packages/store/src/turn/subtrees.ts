@@ -29,13 +29,21 @@ const CANCEL_RUN = statement(
 );
 
 const IS_CANCELED = statement(`
-  with recursive /* subtrees.is_canceled */ above as (
-    select t.id, t.status, t.parent_turn_id, t.run_id from boxcar.turns t where t.id = $1
+  with recursive /* subtrees.is_canceled */
+  above as (
+    select t.id, t.status, t.parent_turn_id, t.run_id
+    from boxcar.turns t
+    where t.id = $1
     union all
-    select p.id, p.status, p.parent_turn_id, p.run_id from above a cross join lateral (select t.* from boxcar.turns t where t.id = a.parent_turn_id offset 0) p
+    select p.id, p.status, p.parent_turn_id, p.run_id
+    from above a
+    cross join lateral (select t.* from boxcar.turns t where t.id = a.parent_turn_id offset 0) p
   )
   select exists (select from above where status = 'canceled')
-    or exists (select from boxcar.runs r where r.id = (select a.run_id from above a where a.id = $1) and r.canceled_at is not null) as is_canceled`);
+    or exists (
+      select from boxcar.runs r
+      where r.id = (select a.run_id from above a where a.id = $1) and r.canceled_at is not null
+    ) as is_canceled`);
 
 /** Whether a turn, a turn above it, or its run was canceled. A cancel holds the lock of the run, so the caller must hold it too. */
 export async function isCanceled(tx: Tx, turnId: TurnId): Promise<boolean> {
@@ -44,8 +52,12 @@ export async function isCanceled(tx: Tx, turnId: TurnId): Promise<boolean> {
 }
 
 const HAS_NOTICES = statement(`
-  select /* subtrees.has_notices */ from boxcar.turns t where t.ended_at is not null and (t.notifies or t.unseen_position is not null) and (t.run_id = $1
-    or exists (select from (${UNREAD_CAUSES}) c where c.run_id = $1)) limit 1`);
+  select /* subtrees.has_notices */
+  from boxcar.turns t
+  where t.ended_at is not null
+    and (t.notifies or t.unseen_position is not null)
+    and (t.run_id = $1 or exists (select from (${UNREAD_CAUSES}) c where c.run_id = $1))
+  limit 1`);
 
 /** Whether the end of a turn in this run can still start another turn. */
 export async function hasDueNotices(tx: Tx, runId: RunId): Promise<boolean> {
@@ -54,27 +66,38 @@ export async function hasDueNotices(tx: Tx, runId: RunId): Promise<boolean> {
 
 // Includes turns below ended turns, since these can continue after that end. `above_id` is the next unfinished turn above.
 const below = (roots: string): string => `
-  with recursive /* subtrees.below */ tree as (
-    select r.id, r.ended_at, null::uuid as above_id from (${roots}) r
+  with recursive /* subtrees.below */
+  tree as (
+    select r.id, r.ended_at, null::uuid as above_id
+    from (${roots}) r
     union
     select c.id, c.ended_at, case when p.ended_at is null then p.id else p.above_id end
-    from tree p cross join lateral (select t.id, t.ended_at from boxcar.turns t where t.parent_turn_id = p.id offset 0) c
+    from tree p
+    cross join lateral (select t.id, t.ended_at from boxcar.turns t where t.parent_turn_id = p.id offset 0) c
   )
-  select tree.id, tree.above_id, true as is_below from tree where tree.ended_at is null`;
+  select tree.id, tree.above_id, true as is_below
+  from tree
+  where tree.ended_at is null`;
 
 // The turns that wait for the roots are locked too.
 const TREE = statement(`
   ${below('select t.id, t.ended_at from boxcar.turns t where t.id = any ($1::uuid[]) and ($2 or t.ended_at is null)')}
   union all
-  select t.parent_turn_id, null, false from boxcar.turns t where t.id = any ($1::uuid[]) and t.is_awaited and t.ended_at is null`);
+  select t.parent_turn_id, null, false
+  from boxcar.turns t
+  where t.id = any ($1::uuid[]) and t.is_awaited and t.ended_at is null`);
 
-const RUN_TURNS = statement(
-  'select /* subtrees.run_turns */ t.id, null as above_id, true as is_below from boxcar.turns t where t.run_id = $1 and t.ended_at is null',
-);
+const RUN_TURNS = statement(`
+  select /* subtrees.run_turns */ t.id, null as above_id, true as is_below
+  from boxcar.turns t
+  where t.run_id = $1 and t.ended_at is null`);
 
-const LOCK_TURNS = statement(
-  `select /* subtrees.lock_turns */ ${ENDABLE}, t.status from boxcar.turns t where t.id = any ($1::uuid[]) order by t.id for update of t`,
-);
+const LOCK_TURNS = statement(`
+  select /* subtrees.lock_turns */ ${ENDABLE}, t.status
+  from boxcar.turns t
+  where t.id = any ($1::uuid[])
+  order by t.id
+  for update of t`);
 
 type TreeRow = Row<'turns', 'id', { above_id: 'parent_turn_id' }> & { readonly is_below: boolean };
 
@@ -119,8 +142,15 @@ export async function lockSubtrees(
 
 // Batches made from outside, or for a turn that has not ended.
 const WAITERS = statement(`
-  select /* subtrees.waiters */ t.id as turn_id, b.turn_id as waiter_id from boxcar.turns t cross join lateral unnest(t.batch_ids) as u(batch_id)
-    cross join lateral (select x.turn_id from boxcar.batches x where x.id = u.batch_id and x.status = 'running' and x.closing is null offset 0) b
+  select /* subtrees.waiters */ t.id as turn_id, b.turn_id as waiter_id
+  from boxcar.turns t
+  cross join lateral unnest(t.batch_ids) as u(batch_id)
+  cross join lateral (
+    select x.turn_id
+    from boxcar.batches x
+    where x.id = u.batch_id and x.status = 'running' and x.closing is null
+    offset 0
+  ) b
   where t.id = any ($1::uuid[])
     and (b.turn_id is null or exists (select from boxcar.turns w where w.id = b.turn_id and w.ended_at is null))`);
 
@@ -158,8 +188,10 @@ async function spareWanted(
 // The turns that the open calls of a turn await, with all turns below them. The commit of the end closes the batches that such calls
 // await (`closeBatchesOf`).
 const AWAITED = statement(
-  below(`select t.id, t.ended_at from boxcar.tool_calls k
-      cross join lateral (select c.* from boxcar.turns c where c.parent_tool_call_id = k.id and c.is_awaited offset 0) t
+  below(`
+    select t.id, t.ended_at
+    from boxcar.tool_calls k
+    cross join lateral (select c.* from boxcar.turns c where c.parent_tool_call_id = k.id and c.is_awaited offset 0) t
     where k.turn_id = $1 and k.status = 'pending' and t.ended_at is null`),
 );
 
@@ -191,9 +223,15 @@ export async function lockAwaited(tx: Tx, seen: SeenTurn): Promise<readonly Open
 }
 
 const OPEN_CALLS = statement(`
-  select /* subtrees.open_calls */ k.id, k.turn_id, k.project_id, k.name, k.route, k.target,
-    exists (select from boxcar.approvals a where a.turn_id = k.turn_id and a.tool_call_id = k.id and a.status = 'pending') as is_asked
-  from boxcar.tool_calls k where k.turn_id = any ($1::uuid[]) and k.status = 'pending' order by k.id`);
+  select /* subtrees.open_calls */
+    k.id, k.turn_id, k.project_id, k.name, k.route, k.target,
+    exists (
+      select from boxcar.approvals a
+      where a.turn_id = k.turn_id and a.tool_call_id = k.id and a.status = 'pending'
+    ) as is_asked
+  from boxcar.tool_calls k
+  where k.turn_id = any ($1::uuid[]) and k.status = 'pending'
+  order by k.id`);
 
 export interface OpenCallRow extends pg.QueryResultRow {
   readonly id: ToolCallId;
@@ -222,7 +260,8 @@ const IDS_PER_NOTICE = 200;
 
 const NOTIFY = statement(`
   select /* subtrees.notify */ pg_notify('${CANCELED_CHANNEL}', string_agg(u.id, ','))
-  from unnest($1::text[]) with ordinality as u(id, n) group by (u.n - 1) / ${IDS_PER_NOTICE}`);
+  from unnest($1::text[]) with ordinality as u(id, n)
+  group by (u.n - 1) / ${IDS_PER_NOTICE}`);
 
 /** Tells the workers, once this transaction has committed, that they no longer hold these turns. */
 export async function notifyCanceled(tx: Tx, turnIds: readonly TurnId[]): Promise<void> {
@@ -239,18 +278,26 @@ export interface SubtreeRoot {
 
 // No turn asked for a turn that the end of its parent started, so no agent above it has a right to it.
 const FIND_ROOT = statement(`
-  with recursive /* subtrees.find_root */ root as (
-    select t.id, t.run_id, t.parent_turn_id, t.is_woken from boxcar.turns t
-    where t.project_id = $1 and t.id = coalesce($2, (select r.root_turn_id from boxcar.runs r where r.id = $3 and r.project_id = $1))
+  with recursive /* subtrees.find_root */
+  root as (
+    select t.id, t.run_id, t.parent_turn_id, t.is_woken
+    from boxcar.turns t
+    where t.project_id = $1
+      and t.id = coalesce($2, (select r.root_turn_id from boxcar.runs r where r.id = $3 and r.project_id = $1))
   ),
   above as (
-    select p.id, p.agent_id, p.parent_turn_id, p.is_woken from root r cross join lateral (select t.* from boxcar.turns t where t.id = r.parent_turn_id offset 0) p
-      where r.is_woken is not true
+    select p.id, p.agent_id, p.parent_turn_id, p.is_woken
+    from root r
+    cross join lateral (select t.* from boxcar.turns t where t.id = r.parent_turn_id offset 0) p
+    where r.is_woken is not true
     union all
-    select p.id, p.agent_id, p.parent_turn_id, p.is_woken from above a cross join lateral (select t.* from boxcar.turns t where t.id = a.parent_turn_id offset 0) p
-      where a.is_woken is not true
+    select p.id, p.agent_id, p.parent_turn_id, p.is_woken
+    from above a
+    cross join lateral (select t.* from boxcar.turns t where t.id = a.parent_turn_id offset 0) p
+    where a.is_woken is not true
   )
-  select r.id, r.run_id, array(select a.agent_id from above a) as ancestors from root r`);
+  select r.id, r.run_id, array(select a.agent_id from above a) as ancestors
+  from root r`);
 
 /** Finds the turn that a cancel names, by the id of the turn or of its run. Undefined when the project has no such turn. */
 export async function findSubtreeRoot(

@@ -25,5 +25,6 @@ export interface EndableTurn extends pg.QueryResultRow {
 }
 
 /** The columns of `EndableTurn` of a turn `t`. */
-export const ENDABLE =
-  't.id as turn_id, t.project_id, t.run_id, t.agent_id, t.epoch, t.holder_id, t.parent_turn_id, t.parent_tool_call_id, t.is_awaited, t.primitive, t.context_box_id, t.output_box_id, t.step_count, t.attempt';
+export const ENDABLE = `
+  t.id as turn_id, t.project_id, t.run_id, t.agent_id, t.epoch, t.holder_id, t.parent_turn_id, t.parent_tool_call_id,
+  t.is_awaited, t.primitive, t.context_box_id, t.output_box_id, t.step_count, t.attempt`;

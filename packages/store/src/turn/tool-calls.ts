@@ -37,86 +37,175 @@ export interface RecordedTurns extends SettledTurns {
   readonly lockedTurnIds: readonly TurnId[];
 }
 
-// Each call is locked and read by its key, after the turns. Looking up each call in a list of all calls took two minutes for 6,000
-// calls.
+// Turns are locked by id, then their calls by id. The second result of a call waits for the lock of its turn, then finds the call settled,
+// and is a duplicate (R1). Each call is locked and read by its key, after the turns. Looking up each call in a list of all calls took two
+// minutes for 6,000 calls.
 const RECORD = statement(`
-  with /* tool-calls.record */ r as (
-    select * from json_to_recordset($1) as x(call_id uuid, turn_id uuid, status text, due_at timestamptz, ended_id uuid, deliverable_id uuid, ${CARD_COLUMNS})
-    where (select t.deliverable_card_id from boxcar.turns t where t.id = x.ended_id) is not distinct from x.deliverable_id
+  with /* tool-calls.record */
+  r as (
+    select *
+    from json_to_recordset($1) as x(
+      call_id uuid, turn_id uuid, status text, due_at timestamptz, ended_id uuid, deliverable_id uuid, ${CARD_COLUMNS}
+    )
+    where (
+      select t.deliverable_card_id
+      from boxcar.turns t
+      where t.id = x.ended_id
+    ) is not distinct from x.deliverable_id
   ),
-  lk as (select t.id from boxcar.turns t where t.id = any ($2::uuid[]) order by t.id for update),
+  lk as (
+    select t.id
+    from boxcar.turns t
+    where t.id = any ($2::uuid[])
+    order by t.id
+    for update
+  ),
   locked as materialized (
-    select k.id, r.status, r.id as card_id, k.status = 'pending' and (r.due_at is null or k.deadline_at = r.due_at) as is_open
-    from (select * from r where (r.turn_id in (select id from lk)) is true order by r.call_id) r cross join lateral (
-      select x.id, x.status, x.deadline_at from boxcar.tool_calls x where x.id = r.call_id and x.turn_id = r.turn_id offset 0 for update of x) k
+    select
+      k.id, r.status, r.id as card_id,
+      k.status = 'pending' and (r.due_at is null or k.deadline_at = r.due_at) as is_open
+    from (
+      select *
+      from r
+      where (r.turn_id in (select id from lk)) is true
+      order by r.call_id
+    ) r
+    cross join lateral (
+      select x.id, x.status, x.deadline_at
+      from boxcar.tool_calls x
+      where x.id = r.call_id and x.turn_id = r.turn_id
+      offset 0
+      for update of x
+    ) k
   ),
   won as (
-    update boxcar.tool_calls k set status = l.status, result_card_id = l.card_id, ended_at = now()
-    from locked l where k.id = l.id and l.is_open
+    update boxcar.tool_calls k
+    set status = l.status, result_card_id = l.card_id, ended_at = now()
+    from locked l
+    where k.id = l.id and l.is_open
     returning k.id, k.turn_id
   ),
   cards as (
-    insert into ${CARD_TARGET} select ${CARD_VALUES} from r x where (x.call_id in (select id from won)) is true
+    insert into ${CARD_TARGET}
+    select ${CARD_VALUES}
+    from r x
+    where (x.call_id in (select id from won)) is true
   ),
   lowered as (
-    update boxcar.turns t set pending_calls = t.pending_calls - w.n
-    from (select turn_id, count(*)::int as n from won group by turn_id) w where t.id = w.turn_id
+    update boxcar.turns t
+    set pending_calls = t.pending_calls - w.n
+    from (select turn_id, count(*)::int as n from won group by turn_id) w
+    where t.id = w.turn_id
     returning t.id, t.pending_calls, t.status
   )
-  select (select coalesce(json_agg(id), '[]') from won) as won, set_config('boxcar.complete',
-    (select coalesce(array_agg(id), '{}')::text from lowered where pending_calls = 0 and status in ('dispatched', 'running', 'suspended')), true)`);
+  select
+    (select coalesce(json_agg(id), '[]') from won) as won,
+    set_config(
+      'boxcar.complete',
+      (
+        select coalesce(array_agg(id), '{}')::text
+        from lowered
+        where pending_calls = 0 and status in ('dispatched', 'running', 'suspended')
+      ),
+      true
+    )`);
 
 // `complete`: the turns that RECORD has completed in this transaction; empty when RECORD was not sent. $2 holds all turns that may be
-// meant, because no index finds turns by a condition with two alternatives.
+// meant, because no index finds turns by a condition with two alternatives. Turns are locked by id, then their tapes by id. The turns that
+// RECORD has completed are already locked by this transaction, so a turn is resumed once.
 const advanceText = (leavesLocked: boolean): string => `
-  with /* tool-calls.advance */ holders as (select * from json_to_recordset($1) as h(turn_id uuid, epoch int, holder_id uuid)),
-  complete as materialized (select unnest(nullif(current_setting('boxcar.complete', true), '')::uuid[]) as id),
+  with /* tool-calls.advance */
+  holders as (select * from json_to_recordset($1) as h(turn_id uuid, epoch int, holder_id uuid)),
+  complete as materialized (
+    select unnest(nullif(current_setting('boxcar.complete', true), '')::uuid[]) as id
+  ),
   lk as (
-    select t.*, t.id in (select id from complete) as is_complete,
+    select
+      t.*,
+      t.id in (select id from complete) as is_complete,
       h.turn_id is not null and t.status = 'running' and t.epoch = h.epoch and t.holder_id = h.holder_id as is_held
-    from boxcar.turns t left join holders h on h.turn_id = t.id
-    where t.id = any ($2::uuid[]) and (h.turn_id is not null or t.id in (select id from complete)) and ${hasStatus('dispatched', 'running', 'suspended')}
-    order by t.id for update of t${skipping(leavesLocked)}
+    from boxcar.turns t
+    left join holders h on h.turn_id = t.id
+    where t.id = any ($2::uuid[])
+      and (h.turn_id is not null or t.id in (select id from complete))
+      and ${hasStatus('dispatched', 'running', 'suspended')}
+    order by t.id
+    for update of t${skipping(leavesLocked)}
   ),
   results as (
-    select lk.id as turn_id, lk.output_box_id, lk.step_count, lk.agent_id, k.result_card_id, row_number() over (partition by lk.id order by k.ordinal) as n
-    from lk join boxcar.tool_calls k on k.turn_id = lk.id and k.step = lk.step_count where lk.is_complete
+    select
+      lk.id as turn_id, lk.output_box_id, lk.step_count, lk.agent_id, k.result_card_id,
+      row_number() over (partition by lk.id order by k.ordinal) as n
+    from lk
+    join boxcar.tool_calls k on k.turn_id = lk.id and k.step = lk.step_count
+    where lk.is_complete
   ),
-  counts as (select output_box_id, count(*)::int as n from results group by output_box_id),
-  heads as (select b.id from boxcar.boxes b join counts on counts.output_box_id = b.id order by b.id for no key update of b),
+  counts as (
+    select output_box_id, count(*)::int as n
+    from results
+    group by output_box_id
+  ),
+  heads as (
+    select b.id
+    from boxcar.boxes b
+    join counts on counts.output_box_id = b.id
+    order by b.id
+    for no key update of b
+  ),
   hd as (
-    update boxcar.boxes b set head_position = b.head_position + counts.n from counts, heads where b.id = heads.id and counts.output_box_id = b.id
-    returning b.id, b.head_position, b.head_position - counts.n as base, b.view_position, b.view_anchor_position, b.last_anchor_position
+    update boxcar.boxes b
+    set head_position = b.head_position + counts.n
+    from counts, heads
+    where b.id = heads.id and counts.output_box_id = b.id
+    returning b.id, b.head_position, b.head_position - counts.n as base, b.view_position, b.view_anchor_position,
+      b.last_anchor_position
   ),
   entries as (
     insert into boxcar.tape_entries (box_id, position, kind, card_id, tokens, turn_id, step, author_id)
-    select hd.id, hd.base + r.n, 'tool_result', r.result_card_id, c.token_estimate, r.turn_id, r.step_count, c.author_id
-    from results r join hd on hd.id = r.output_box_id join boxcar.cards c on c.id = r.result_card_id
+    select hd.id, hd.base + r.n, 'tool_result', r.result_card_id, c.token_estimate, r.turn_id, r.step_count,
+      c.author_id
+    from results r
+    join hd on hd.id = r.output_box_id
+    join boxcar.cards c on c.id = r.result_card_id
   ),
   up as (
-    update boxcar.turns t set
-      status = case when t.pending_calls = 0 and t.status = 'suspended' then 'dispatched' when t.pending_calls > 0 and lk.is_held then 'suspended' else t.status end,
+    update boxcar.turns t
+    set
+      status = case
+        when t.pending_calls = 0 and t.status = 'suspended' then 'dispatched'
+        when t.pending_calls > 0 and lk.is_held then 'suspended'
+        else t.status
+      end,
       epoch = case when t.pending_calls = 0 and t.status = 'suspended' then t.epoch + 1 else t.epoch end,
       dispatched_at = case when t.pending_calls = 0 and t.status = 'suspended' then now() else t.dispatched_at end,
       holder_id = case when t.pending_calls > 0 and lk.is_held then null else t.holder_id end,
       attempt = case when t.pending_calls = 0 and lk.is_held then t.attempt + 1 else t.attempt end
-    from lk where t.id = lk.id
-    returning t.id, t.project_id, t.epoch, t.status, t.holder_id, t.step_count, t.attempt, t.worker_target, t.output_box_id, lk.is_held, lk.status as old_status, ${heldView('t')}
+    from lk
+    where t.id = lk.id
+    returning t.id, t.project_id, t.epoch, t.status, t.holder_id, t.step_count, t.attempt, t.worker_target,
+      t.output_box_id, lk.is_held, lk.status as old_status, ${heldView('t')}
   ),
   opened as (
     insert into boxcar.steps (turn_id, step, attempt, project_id, epoch, holder_id, from_position, to_position)
-    select up.id, up.step_count + 1, up.attempt, up.project_id, up.epoch, up.holder_id, case when hd.id is null then ${heldViewPosition('up', 'b')} else ${heldViewPosition('up', 'hd')} end, coalesce(hd.head_position, b.head_position)
-    from up join boxcar.boxes b on b.id = up.output_box_id left join hd on hd.id = b.id
+    select
+      up.id, up.step_count + 1, up.attempt, up.project_id, up.epoch, up.holder_id,
+      case when hd.id is null then ${heldViewPosition('up', 'b')} else ${heldViewPosition('up', 'hd')} end,
+      coalesce(hd.head_position, b.head_position)
+    from up
+    join boxcar.boxes b on b.id = up.output_box_id
+    left join hd on hd.id = b.id
     where up.is_held and up.status = 'running'
   )
-  select up.id as turn_id, up.epoch, up.status, up.worker_target, up.attempt, up.is_held, up.old_status from up`;
+  select up.id as turn_id, up.epoch, up.status, up.worker_target, up.attempt, up.is_held, up.old_status
+  from up`;
 const ADVANCE = statement(advanceText(false));
 /** For turns that record no results. */
 const ADVANCE_UNLOCKED = statement(advanceText(true));
 
 const HELD = statement(`
-  select /* tool-calls.held */ t.id from json_to_recordset($1) as h(turn_id uuid, epoch int, holder_id uuid)
-    cross join lateral (select * from boxcar.turns t where t.id = h.turn_id offset 0) t
+  select /* tool-calls.held */ t.id
+  from json_to_recordset($1) as h(turn_id uuid, epoch int, holder_id uuid)
+  cross join lateral (select * from boxcar.turns t where t.id = h.turn_id offset 0) t
   where t.status = 'running' and t.epoch = h.epoch and t.holder_id = h.holder_id`);
 
 type AdvanceRow = Row<

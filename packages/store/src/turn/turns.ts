@@ -35,9 +35,13 @@ export const hasStatus = (...statuses: readonly TurnStatus[]): string =>
     : `t.status = any ((select '{${statuses.join()}}'::text[])::text[])`;
 
 const TURN_ENDS = statement(`
-  select /* turns.turn_ends */ t.id as turn_id, t.status, t.agent_id, t.context_box_id, t.output_box_id, t.error, t.run_id, t.step_count, coalesce(c.content, c.placeholder) as content, t.project_id, p.name as project_name,
+  select /* turns.turn_ends */
+    t.id as turn_id, t.status, t.agent_id, t.context_box_id, t.output_box_id, t.error, t.run_id, t.step_count,
+    coalesce(c.content, c.placeholder) as content, t.project_id, p.name as project_name,
     case when t.ended_at is null then ${lostCause('t.id', UNENDED)} end as lost_cause
-  from boxcar.turns t join boxcar.projects p on p.id = t.project_id left join boxcar.cards c on c.id = t.deliverable_card_id
+  from boxcar.turns t
+  join boxcar.projects p on p.id = t.project_id
+  left join boxcar.cards c on c.id = t.deliverable_card_id
   where t.id = any ($1::uuid[])`);
 
 export interface TurnState extends pg.QueryResultRow {
@@ -62,22 +66,47 @@ export function loadTurnStates(db: Queryable, turnIds: readonly TurnId[]): Promi
   return run<TurnState>(db, TURN_ENDS, [turnIds]);
 }
 
-// The next holder runs `never` calls only of its own epoch. So a call that was not begun gets the epoch at which the turn continues.
+// The next holder runs `never` calls only of its own epoch. So a call that was not begun gets the epoch at which the turn continues. Turns
+// are locked by id, then their calls by the UPDATE. A turn that was taken over or ended in the meantime has another holder or status and is
+// left out.
 const releaseText = (which: string, locking: string): string => `
-  with /* turns.release */ lk as (select t.id, t.epoch, t.pending_calls from boxcar.turns t ${which} order by t.id for update of t ${locking}),
+  with /* turns.release */
+  lk as (
+    select t.id, t.epoch, t.pending_calls
+    from boxcar.turns t
+    ${which}
+    order by t.id
+    for update of t ${locking}
+  ),
   unbegun as (
-    update boxcar.tool_calls k set epoch = lk.epoch + 1
-    from lk where $5::uuid[] is not null and lk.pending_calls > 0 and k.turn_id = lk.id and k.status = 'pending' and k.epoch = lk.epoch
-      and k.retry = 'never' and k.route = 'function' and not k.id = any ($5)
+    update boxcar.tool_calls k
+    set epoch = lk.epoch + 1
+    from lk
+    where $5::uuid[] is not null
+      and lk.pending_calls > 0
+      and k.turn_id = lk.id
+      and k.status = 'pending'
+      and k.epoch = lk.epoch
+      and k.retry = 'never'
+      and k.route = 'function'
+      and not k.id = any ($5)
   )
-  update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, holder_id = null, dispatched_at = now(), losses = t.losses + $3, format = greatest(t.format, $4)
-  from lk where t.id = lk.id
+  update boxcar.turns t
+  set status = 'dispatched',
+    epoch = t.epoch + 1,
+    holder_id = null,
+    dispatched_at = now(),
+    losses = t.losses + $3,
+    format = greatest(t.format, $4)
+  from lk
+  where t.id = lk.id
   returning t.id as turn_id, t.epoch, t.worker_target`;
 const releases = (locking: string) => ({
   some: statement(
     releaseText(
-      `join unnest($2::uuid[], $6::int[]) as w(id, epoch) on w.id = t.id and w.epoch = t.epoch
-    where t.holder_id = $1 and t.id = any ($2::uuid[]) and ${hasStatus('running')}`,
+      `
+        join unnest($2::uuid[], $6::int[]) as w(id, epoch) on w.id = t.id and w.epoch = t.epoch
+        where t.holder_id = $1 and t.id = any ($2::uuid[]) and ${hasStatus('running')}`,
       locking,
     ),
   ),

@@ -37,19 +37,30 @@ import {
 import { type ClaimedTurn, type ClaimOutcome, claimOnce } from './claims.js';
 
 const ENTRY_ROWS = `
-  select /* views.entry_rows */ t.id as turn_id, b.id as tape_id, ${viewPositionOf('t', 'b')} as view_position, ${viewAnchorOf('t', 'b')} as last_anchor_position, p.erasures,
-    e.position, e.kind, e.payload, e.anchor_name, e.turn_id as entry_turn_id, e.step, ${VIEWED_CARD_READ}, ${VIEWED_CARD_BYTES} as size_bytes
-  from boxcar.turns t ${UNKNOWN_PART}
-    left join boxcar.cards c on c.id = e.card_id`;
+  select /* views.entry_rows */
+    t.id as turn_id, b.id as tape_id, ${viewPositionOf('t', 'b')} as view_position,
+    ${viewAnchorOf('t', 'b')} as last_anchor_position,
+    p.erasures, e.position, e.kind, e.payload, e.anchor_name, e.turn_id as entry_turn_id, e.step, ${VIEWED_CARD_READ},
+    ${VIEWED_CARD_BYTES} as size_bytes
+  from boxcar.turns t
+  ${UNKNOWN_PART}
+  left join boxcar.cards c on c.id = e.card_id`;
 
 const ENTRIES = statement(`${ENTRY_ROWS} where t.id = any ($1::uuid[]) order by t.id, e.position`);
 
 // A view that is too large is neither sent nor detoasted: the sum is taken over the sizes.
 const THIN_ENTRIES = statement(`
-  select /* views.thin_entries */ v.* from (
+  select /* views.thin_entries */ v.*
+  from (
     select r.*, sum(r.size_bytes) over (partition by r.turn_id) as total_bytes
-    from (${ENTRY_ROWS} join boxcar.boxes x on x.id = t.context_box_id and x.token_estimate <= $3 where t.id = any ($1::uuid[])) r
-  ) v where coalesce(v.total_bytes, 0) <= $4 order by v.turn_id, v.position`);
+    from (
+      ${ENTRY_ROWS}
+      join boxcar.boxes x on x.id = t.context_box_id and x.token_estimate <= $3
+      where t.id = any ($1::uuid[])
+    ) r
+  ) v
+  where coalesce(v.total_bytes, 0) <= $4
+  order by v.turn_id, v.position`);
 
 type EntryRow = CardRow &
   Row<'tapeEntries', 'position' | 'kind' | 'anchor_name' | 'step', { entry_turn_id: 'turn_id' }> &
@@ -311,11 +322,18 @@ export class AlongClaim {
 }
 
 const PROFILE_CARDS = statement(`
-  select /* views.profile_cards */ f.id as profile_id, c.content->'data' as profile from boxcar.profiles f join boxcar.cards c on c.id = f.card_id where f.id = any ($1::uuid[])`);
+  select /* views.profile_cards */ f.id as profile_id, c.content->'data' as profile
+  from boxcar.profiles f
+  join boxcar.cards c on c.id = f.card_id
+  where f.id = any ($1::uuid[])`);
 
 const PRICED_PROFILE_CARDS = statement(`
-  select /* views.priced_profile_cards */ f.id as profile_id, c.content->'data' as profile, p.limits->'prices' as prices
-  from boxcar.profiles f join boxcar.cards c on c.id = f.card_id join boxcar.projects p on p.id = f.project_id where f.id = any ($1::uuid[])`);
+  select /* views.priced_profile_cards */ f.id as profile_id, c.content->'data' as profile,
+    p.limits->'prices' as prices
+  from boxcar.profiles f
+  join boxcar.cards c on c.id = f.card_id
+  join boxcar.projects p on p.id = f.project_id
+  where f.id = any ($1::uuid[])`);
 
 /** Profile versions by id, each with the current prices of its project. */
 export async function loadPricedProfiles(

@@ -21,15 +21,29 @@ export const heldBackUntil = (turn: string): string => `${turn}.created_at + ${L
  * status, epoch or attempt ends this. A child has one of these after it was suspended (also when it continues), handed back, taken
  * over, or tried again.
  */
-export const isHeldBack = (
-  turn: string,
-): string => `(${turn}.warm_turn_id <> ${turn}.id and ${heldBackUntil(turn)} > now()
-      and (select f.status in ('queued', 'dispatched', 'running') and f.epoch <= 1 and f.attempt <= 1 and f.step_count = 0 from boxcar.turns f where f.id = ${turn}.warm_turn_id))`;
+export const isHeldBack = (turn: string): string => `
+  (
+    ${turn}.warm_turn_id <> ${turn}.id
+    and ${heldBackUntil(turn)} > now()
+    and (
+      select f.status in ('queued', 'dispatched', 'running') and f.epoch <= 1 and f.attempt <= 1 and f.step_count = 0
+      from boxcar.turns f
+      where f.id = ${turn}.warm_turn_id
+    )
+  )`;
 
 const TARGETS = statement(`
-  select /* warm-cache.targets */ distinct t.worker_target from boxcar.turns f cross join lateral unnest(f.batch_ids) as u(batch_id) join boxcar.batches b on b.id = u.batch_id
-    cross join lateral unnest(b.turn_ids) as m(id)
-    cross join lateral (select x.worker_target, x.status, x.warm_turn_id from boxcar.turns x where x.id = m.id offset 0) t
+  select /* warm-cache.targets */ distinct t.worker_target
+  from boxcar.turns f
+  cross join lateral unnest(f.batch_ids) as u(batch_id)
+  join boxcar.batches b on b.id = u.batch_id
+  cross join lateral unnest(b.turn_ids) as m(id)
+  cross join lateral (
+    select x.worker_target, x.status, x.warm_turn_id
+    from boxcar.turns x
+    where x.id = m.id
+    offset 0
+  ) t
   where f.id = $1 and t.status = 'queued' and t.warm_turn_id = f.id`);
 
 /** The targets of the queued turns that wait or waited for this turn. */

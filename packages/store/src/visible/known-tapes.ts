@@ -27,9 +27,14 @@ export const knownParameter = (known: KnownTapes): string =>
  * entry is always included, so that every turn has a row.
  */
 export const UNKNOWN_PART = `
-  join boxcar.boxes b on b.id = t.output_box_id join boxcar.projects p on p.id = t.project_id
+  join boxcar.boxes b on b.id = t.output_box_id
+  join boxcar.projects p on p.id = t.project_id
   left join lateral (
-    select least((x.tape->>1)::int + 1, b.head_position) as first from (select $2::jsonb -> b.id::text as tape) x
+    select least((x.tape->>1)::int + 1, b.head_position) as first
+    from (select $2::jsonb -> b.id::text as tape) x
     where (x.tape->>0)::int = ${viewPositionOf('t', 'b')} and (x.tape->>2)::int = p.erasures
   ) k on true
-  cross join lateral ${entriesOf('b', { from: `coalesce(k.first, ${viewPositionOf('t', 'b')})`, to: 'b.head_position' })} e`;
+  cross join lateral ${entriesOf('b', {
+    from: `coalesce(k.first, ${viewPositionOf('t', 'b')})`,
+    to: 'b.head_position',
+  })} e`;

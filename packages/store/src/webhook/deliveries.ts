@@ -44,30 +44,60 @@ export interface ClaimedDelivery extends pg.QueryResultRow {
 }
 
 // Selected by host, so that the due deliveries of one receiver are not read in the search for those of another. The hosts are read along
-// their index.
+// their index. `due` is read without locks and may be claimed by another process at this moment: `held` skips locked rows, checks the
+// others again under their locks, and only `up` makes a claim (W2).
 const CLAIM = statement(`
-  with recursive /* deliveries.claim */ hosts as (
+  with recursive /* deliveries.claim */
+  hosts as (
     (select d.host from boxcar.webhook_deliveries d where d.status = 'pending' order by d.host limit 1)
     union all
-    select (select d.host from boxcar.webhook_deliveries d where d.status = 'pending' and d.host > hosts.host order by d.host limit 1) from hosts where hosts.host is not null
+    select (
+      select d.host
+      from boxcar.webhook_deliveries d
+      where d.status = 'pending' and d.host > hosts.host
+      order by d.host
+      limit 1
+    )
+    from hosts
+    where hosts.host is not null
   ),
   due as (
-    select x.id from hosts cross join lateral (
-      select d.id, d.next_at from boxcar.webhook_deliveries d where d.status = 'pending' and d.host = hosts.host and d.next_at <= now()
-      order by d.next_at limit greatest($3 - coalesce(($4::jsonb->>hosts.host)::int, 0), 0)) x
-    order by x.next_at limit $2
+    select x.id
+    from hosts
+    cross join lateral (
+      select d.id, d.next_at
+      from boxcar.webhook_deliveries d
+      where d.status = 'pending' and d.host = hosts.host and d.next_at <= now()
+      order by d.next_at
+      limit greatest($3 - coalesce(($4::jsonb->>hosts.host)::int, 0), 0)
+    ) x
+    order by x.next_at
+    limit $2
   ),
   held as materialized (
-    select d.id from boxcar.webhook_deliveries d where d.id in (select id from due) and d.status = 'pending' and d.next_at <= now() for update of d skip locked
+    select d.id
+    from boxcar.webhook_deliveries d
+    where d.id in (select id from due) and d.status = 'pending' and d.next_at <= now()
+    for update of d skip locked
   ),
   up as (
-    update boxcar.webhook_deliveries d set holder_id = $1, attempts = d.attempts + 1, next_at = now() + $5 * interval '1 millisecond' from held where d.id = held.id
+    update boxcar.webhook_deliveries d
+    set holder_id = $1, attempts = d.attempts + 1, next_at = now() + $5 * interval '1 millisecond'
+    from held
+    where d.id = held.id
     returning d.*
   )
-  select up.id, up.project_id, up.handoff_id, up.url, up.host, up.push_config, up.attempts, up.failures, up.event_seq, e.type as event_type, e.data as event_data, e.created_at as event_at, h.phase,
-    case c.content->>'kind' when 'text' then to_json(c.content->>'text') else c.content->'data' end as result, coalesce(h.error, t.error) as error
-  from up join boxcar.handoff_events e on e.handoff_id = up.event_handoff_id and e.seq = up.event_seq join boxcar.handoffs h on h.id = up.handoff_id
-    left join boxcar.handoffs j on j.id = h.joined_to left join boxcar.turns t on t.id = coalesce(h.turn_id, j.turn_id) left join boxcar.cards c on c.id = t.deliverable_card_id
+  select
+    up.id, up.project_id, up.handoff_id, up.url, up.host, up.push_config, up.attempts, up.failures, up.event_seq,
+    e.type as event_type, e.data as event_data, e.created_at as event_at, h.phase,
+    case c.content->>'kind' when 'text' then to_json(c.content->>'text') else c.content->'data' end as result,
+    coalesce(h.error, t.error) as error
+  from up
+  join boxcar.handoff_events e on e.handoff_id = up.event_handoff_id and e.seq = up.event_seq
+  join boxcar.handoffs h on h.id = up.handoff_id
+  left join boxcar.handoffs j on j.id = h.joined_to
+  left join boxcar.turns t on t.id = coalesce(h.turn_id, j.turn_id)
+  left join boxcar.cards c on c.id = t.deliverable_card_id
   order by up.created_at, up.id`);
 
 /**
@@ -117,16 +147,36 @@ export interface RecordedDelivery extends pg.QueryResultRow {
   readonly next_at: Date;
 }
 
-// A retry after the end of the delivery's time is recorded as failed.
+// A retry after the end of the delivery's time is recorded as failed. The UPDATE locks each delivery and compares holder and attempt: a
+// delivery that another process has claimed in the meantime is left out (W3).
 const RECORD = statement(`
-  with /* deliveries.record */ o as (
-    select o.*, case when o.outcome in ('delivered', 'failed') then o.outcome when o.outcome = 'retry' and now() + o.pause_ms * interval '1 millisecond' > d.give_up_at then 'failed' else 'pending' end as status
-    from json_to_recordset($1) as o(id uuid, holder_id uuid, attempts int, outcome text, last_status int, last_error text, pause_ms float8) join boxcar.webhook_deliveries d on d.id = o.id
+  with /* deliveries.record */
+  o as (
+    select
+      o.*,
+      case
+        when o.outcome in ('delivered', 'failed') then o.outcome
+        when o.outcome = 'retry' and now() + o.pause_ms * interval '1 millisecond' > d.give_up_at then 'failed'
+        else 'pending'
+      end as status
+    from json_to_recordset($1) as o(
+      id uuid, holder_id uuid, attempts int, outcome text, last_status int, last_error text, pause_ms float8
+    )
+    join boxcar.webhook_deliveries d on d.id = o.id
   )
-  update boxcar.webhook_deliveries d set status = o.status, holder_id = null, ended_at = case when o.status <> 'pending' then now() end,
-    failures = d.failures + case when o.outcome = 'retry' then 1 else 0 end, next_at = now() + o.pause_ms * interval '1 millisecond',
-    last_status = case o.outcome when 'left' then d.last_status else o.last_status end, last_error = case o.outcome when 'left' then d.last_error else o.last_error end
-  from o where d.id = o.id and d.holder_id = o.holder_id and d.attempts = o.attempts and d.status = 'pending'
+  update boxcar.webhook_deliveries d
+  set status = o.status,
+    holder_id = null,
+    ended_at = case when o.status <> 'pending' then now() end,
+    failures = d.failures + case when o.outcome = 'retry' then 1 else 0 end,
+    next_at = now() + o.pause_ms * interval '1 millisecond',
+    last_status = case o.outcome when 'left' then d.last_status else o.last_status end,
+    last_error = case o.outcome when 'left' then d.last_error else o.last_error end
+  from o
+  where d.id = o.id
+    and d.holder_id = o.holder_id
+    and d.attempts = o.attempts
+    and d.status = 'pending'
   returning d.id, d.status, d.next_at`);
 
 /** Records the outcomes of attempts (W3). @returns The recorded deliveries, without those that another process has claimed since. */

@@ -27,10 +27,13 @@ interface DeliveryRow extends pg.QueryResultRow {
   readonly place_at: string;
 }
 
-const COLUMNS = `d.id as delivery_id, d.handoff_id, d.push_config, e.type as event_type, d.url, d.status, d.attempts, d.next_at, d.last_status, d.last_error, d.created_at, d.ended_at,
-    to_char(d.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as place_at`;
-const FROM =
-  'boxcar.webhook_deliveries d join boxcar.handoff_events e on e.handoff_id = d.event_handoff_id and e.seq = d.event_seq';
+const COLUMNS = `
+  d.id as delivery_id, d.handoff_id, d.push_config, e.type as event_type, d.url, d.status, d.attempts, d.next_at,
+  d.last_status, d.last_error, d.created_at, d.ended_at,
+  to_char(d.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as place_at`;
+const FROM = `
+  boxcar.webhook_deliveries d
+  join boxcar.handoff_events e on e.handoff_id = d.event_handoff_id and e.seq = d.event_seq`;
 
 const toDelivery = (row: DeliveryRow): WebhookDelivery => ({
   delivery_id: row.delivery_id,
@@ -64,9 +67,14 @@ export interface ListedDelivery extends WebhookDelivery {
 }
 
 const listOf = (which: string): string => `
-  select /* delivery-lists.list */ ${COLUMNS} from ${FROM}
-  where d.project_id = $1${which} and (d.status = $2 or $2 is null) and (d.handoff_id = $3 or $3 is null) and ($4::timestamptz is null or (d.created_at, d.id) < ($4, $5::uuid))
-  order by d.created_at desc, d.id desc limit $6`;
+  select /* delivery-lists.list */ ${COLUMNS}
+  from ${FROM}
+  where d.project_id = $1${which}
+    and (d.status = $2 or $2 is null)
+    and (d.handoff_id = $3 or $3 is null)
+    and ($4::timestamptz is null or (d.created_at, d.id) < ($4, $5::uuid))
+  order by d.created_at desc, d.id desc
+  limit $6`;
 
 const LIST = statement(listOf(''));
 /** Failed and pending deliveries are few compared to the others, and have separate indexes. */
@@ -104,12 +112,25 @@ export async function findDelivery(
 
 // Skips a delivery that is being sent now.
 const SEND_AGAIN = statement(`
-  with /* delivery-lists.send_again */ lk as (select d.id, d.status from boxcar.webhook_deliveries d where d.id = $1 and d.project_id = $2 for update),
+  with /* delivery-lists.send_again */
+  lk as (
+    select d.id, d.status
+    from boxcar.webhook_deliveries d
+    where d.id = $1 and d.project_id = $2
+    for update
+  ),
   up as (
-    update boxcar.webhook_deliveries d set status = 'pending', ended_at = null, failures = 0, next_at = now(), give_up_at = now() + interval '24 hours'
-    from lk where d.id = lk.id and lk.status <> 'delivered' and d.holder_id is null
+    update boxcar.webhook_deliveries d
+    set status = 'pending',
+      ended_at = null,
+      failures = 0,
+      next_at = now(),
+      give_up_at = now() + interval '24 hours'
+    from lk
+    where d.id = lk.id and lk.status <> 'delivered' and d.holder_id is null
   )
-  select lk.status from lk`);
+  select lk.status
+  from lk`);
 
 /**
  * Makes a delivery due now. If it fails, it is repeated for a day.
@@ -137,8 +158,20 @@ export async function sendAgain(
 
 const TROUBLE = statement(`
   select /* delivery-lists.trouble */
-    array(select d.id from boxcar.webhook_deliveries d where d.status = 'failed' order by d.created_at desc, d.id limit $2) as failed,
-    array(select d.id from boxcar.webhook_deliveries d where d.status = 'pending' and d.next_at < now() - $1 * interval '1 millisecond' order by d.next_at, d.id limit $2) as late`);
+    array(
+      select d.id
+      from boxcar.webhook_deliveries d
+      where d.status = 'failed'
+      order by d.created_at desc, d.id
+      limit $2
+    ) as failed,
+    array(
+      select d.id
+      from boxcar.webhook_deliveries d
+      where d.status = 'pending' and d.next_at < now() - $1 * interval '1 millisecond'
+      order by d.next_at, d.id
+      limit $2
+    ) as late`);
 
 /** Deliveries that were given up, and deliveries that have been due for `lateMs` without being sent. At most `limit` of each. */
 export async function findDeliveryTrouble(

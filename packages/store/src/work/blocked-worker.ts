@@ -19,18 +19,43 @@ export interface BlockedWorkerTexts {
   readonly maxJobTries: number;
 }
 
-// The next holder does not run calls that must not run twice: only the blocked loop knows which of them were begun.
+// The next holder does not run calls that must not run twice: only the blocked loop knows which of them were begun. The turns are locked by
+// id. A locked turn is skipped: another process is at work on it. If it stays with this worker, the sweep takes it over later, because the
+// row of the worker is gone.
 export const BLOCKED_WORKER: BlockedWorkerTexts = {
   release: `
-  with /* blocked-worker.release */ lk as (
-    select t.id from boxcar.turns t where t.holder_id = any ($1::uuid[]) and ${hasStatus('running')} order by t.id for update of t skip locked
-  ),
-  left_worker as (delete from boxcar.workers w where w.id = any ($1::uuid[]))
-  update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, holder_id = null, dispatched_at = now(),
-    losses = t.losses + case when $3::boolean or t.id = $2::uuid or ($2::uuid is not null and not exists (
-      select from boxcar.turns h where h.id = $2 and h.holder_id = any ($1::uuid[]))) then 1 else 0 end
-  from lk where t.id = lk.id
-  returning t.id`,
+    with /* blocked-worker.release */
+    lk as (
+      select t.id
+      from boxcar.turns t
+      where t.holder_id = any ($1::uuid[]) and ${hasStatus('running')}
+      order by t.id
+      for update of t skip locked
+    ),
+    left_worker as (
+      delete from boxcar.workers w
+      where w.id = any ($1::uuid[])
+    )
+    update boxcar.turns t
+    set
+      status = 'dispatched',
+      epoch = t.epoch + 1,
+      holder_id = null,
+      dispatched_at = now(),
+      losses = t.losses
+        + case
+          when $3::boolean
+            or t.id = $2::uuid
+            or (
+              $2::uuid is not null
+              and not exists (select from boxcar.turns h where h.id = $2 and h.holder_id = any ($1::uuid[]))
+            )
+            then 1
+          else 0
+        end
+    from lk
+    where t.id = lk.id
+    returning t.id`,
   note: NOTE_TEXT,
   maxTries: MAX_TRIES,
   maxJobTries: 1_000_000,

@@ -50,12 +50,20 @@ export async function announceWorker(db: Queryable, workerId: WorkerId): Promise
 
 // The subquery chooses one row before the statement waits for the lock.
 const WATCH = statement(`
-  select /* liveness.watch */ p.id, case when p.said then boxcar.is_lock_free(p.lock_key, $2) end as is_free,
+  select /* liveness.watch */
+    p.id,
+    case when p.said then boxcar.is_lock_free(p.lock_key, $2) end as is_free,
     case when not p.said then pg_notify('${WORKERS_CHANNEL}', 'beat ' || p.id)::text end as asked
   from (
-    select w.id, w.lock_key, ${SAID_LOCKED} as said from boxcar.workers w
-    where w.id <> $1 and w.lease_until > now() and w.locked_at is not null and w.id <> all ($3::uuid[])
-    order by w.id < $1, w.id limit 1 offset 0
+    select w.id, w.lock_key, ${SAID_LOCKED} as said
+    from boxcar.workers w
+    where w.id <> $1
+      and w.lease_until > now()
+      and w.locked_at is not null
+      and w.id <> all ($3::uuid[])
+    order by w.id < $1, w.id
+    limit 1
+    offset 0
   ) p`);
 
 /**
@@ -92,7 +100,9 @@ export type LockSign = string & { readonly __lockSign: never };
 
 // As text: a JavaScript date would lose the microseconds.
 const READ_SIGN = statement(`
-  select /* liveness.read_sign */ w.locked_at::text as sign from boxcar.workers w where w.id = $1 and w.lease_until > now() and ${SAID_LOCKED}`);
+  select /* liveness.read_sign */ w.locked_at::text as sign
+  from boxcar.workers w
+  where w.id = $1 and w.lease_until > now() and ${SAID_LOCKED}`);
 
 /** Sent on the connection of {@link watchPeer}. Undefined when the suspicion no longer applies. */
 export async function readLockSign(db: Queryable, peerId: WorkerId): Promise<LockSign | undefined> {
@@ -101,8 +111,12 @@ export async function readLockSign(db: Queryable, peerId: WorkerId): Promise<Loc
 }
 
 const END_LEASE = statement(`
-  update /* liveness.end_lease */ boxcar.workers w set lease_until = now(), locked_at = null
-  where w.id = $1 and w.locked_at = $2::timestamptz and w.lease_until > now() and pg_try_advisory_xact_lock_shared(w.lock_key)
+  update /* liveness.end_lease */ boxcar.workers w
+  set lease_until = now(), locked_at = null
+  where w.id = $1
+    and w.locked_at = $2::timestamptz
+    and w.lease_until > now()
+    and pg_try_advisory_xact_lock_shared(w.lock_key)
   returning w.id`);
 
 /**

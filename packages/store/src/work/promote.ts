@@ -9,25 +9,55 @@ import { hasStatus, isHeldBack, toRing } from '../turn/index.js';
 
 // The order keeps the planner from searching the queued turns of other targets. Inside `exists` Postgres would drop the order.
 const HAS_QUEUED = statement(`
-  select /* promote.has_queued */ (select true from boxcar.turns t where t.status = 'queued' and t.worker_target = $1 order by t.worker_target, t.project_id limit 1) is not null as has_queued`);
+  select /* promote.has_queued */ (
+    select true
+    from boxcar.turns t
+    where t.status = 'queued' and t.worker_target = $1
+    order by t.worker_target, t.project_id
+    limit 1
+  ) is not null as has_queued`);
 
 // When a project has a limit, promoters of different targets take turns to count it.
 const TAKE_TURN = statement(`
-  select /* promote.take_turn */ pg_advisory_xact_lock(hashtextextended('boxcar:promote:' || $1, 0)),
-    (select pg_advisory_xact_lock(hashtextextended('boxcar:limited', 0)) from boxcar.projects where limits ? 'max_concurrent' limit 1)`);
+  select /* promote.take_turn */
+    pg_advisory_xact_lock(hashtextextended('boxcar:promote:' || $1, 0)),
+    (
+      select pg_advisory_xact_lock(hashtextextended('boxcar:limited', 0))
+      from boxcar.projects
+      where limits ? 'max_concurrent'
+      limit 1
+    )`);
 
 // A probe for each turn. As an anti-join, Postgres would go through all turns under way for each queued turn, if there were few at the
 // last ANALYZE. `is not true`: for `is null` Postgres expects so few rows that it reads and sorts the whole queue.
-const IS_IDLE =
-  "(select true from boxcar.turns a where a.agent_id = t.agent_id and a.status in ('dispatched', 'running', 'suspended') limit 1) is not true";
+const IS_IDLE = `
+  (
+    select true
+    from boxcar.turns a
+    where a.agent_id = t.agent_id and a.status in ('dispatched', 'running', 'suspended')
+    limit 1
+  ) is not true`;
 
 /** True when an earlier turn of the same agent is queued. A turn whose end was given up does not block others. */
-const IS_BEHIND = `(select true from boxcar.turns o where o.agent_id = t.agent_id and o.status = 'queued' and o.id < t.id
-    and ${lostCause('o.id', ['turn_ends'])} is null limit 1)`;
+const IS_BEHIND = `
+  (
+    select true
+    from boxcar.turns o
+    where o.agent_id = t.agent_id
+      and o.status = 'queued'
+      and o.id < t.id
+      and ${lostCause('o.id', ['turn_ends'])} is null
+    limit 1
+  )`;
 
 /** True unless the promotion of the turn failed recently: such a turn must not take the place of others. */
-const IS_IN_ORDER =
-  "(select true from boxcar.sweep_failures f where f.kind = 'turn_runs' and f.row_id = t.id and (f.is_dead or f.next_try_at > now()) limit 1) is not true";
+const IS_IN_ORDER = `
+  (
+    select true
+    from boxcar.sweep_failures f
+    where f.kind = 'turn_runs' and f.row_id = t.id and (f.is_dead or f.next_try_at > now())
+    limit 1
+  ) is not true`;
 
 /**
  * Selects the turns that enter the window next. A project with fewer turns under way at this target precedes a project with more.
@@ -39,70 +69,162 @@ const IS_IN_ORDER =
  * A project without a turn under way enters with one turn even when there is no room: its ring precedes those of projects with more
  * turns (`ring-priority.ts`). Two kinds of turns stay queued and take no room: turns that no live worker can read, and turns that wait
  * for the prompt cache of another turn (`warm-cache.ts`).
+ *
+ * The statement takes no locks of its own: the promoter holds the lock of the target, so no other promoter reads the same queue. A
+ * submission may take a place of the room in the meantime. `PROMOTE` checks each turn again under its lock.
  */
 export const CANDIDATES = statement(`
-  with recursive /* promote.candidates */ room as materialized (
-    select greatest(${WINDOW_FACTOR} * p.concurrency
-      - (select count(*) from boxcar.turns t where t.status = 'dispatched' and t.worker_target = $1 and t.format <= p.newest), 0)::int as free, p.newest
-    from (select coalesce(sum(w.concurrency), 0) as concurrency, max(w.schema_version) as newest
-      from boxcar.workers w where w.lease_until > now() and w.targets @> array[$1]) p
+  with recursive /* promote.candidates */
+  room as materialized (
+    select
+      greatest(
+        ${WINDOW_FACTOR} * p.concurrency
+          - (
+            select count(*)
+            from boxcar.turns t
+            where t.status = 'dispatched' and t.worker_target = $1 and t.format <= p.newest
+          ),
+        0
+      )::int as free,
+      p.newest
+    from (
+      select coalesce(sum(w.concurrency), 0) as concurrency, max(w.schema_version) as newest
+      from boxcar.workers w
+      where w.lease_until > now() and w.targets @> array[$1]
+    ) p
   ),
   waiting as (
-    (select t.project_id from boxcar.turns t where t.status = 'queued' and t.worker_target = $1 order by t.project_id limit 1)
+    (
+      select t.project_id
+      from boxcar.turns t
+      where t.status = 'queued' and t.worker_target = $1
+      order by t.project_id
+      limit 1
+    )
     union all
-    select (select t.project_id from boxcar.turns t where t.status = 'queued' and t.worker_target = $1 and t.project_id > w.project_id order by t.project_id limit 1)
-    from waiting w where w.project_id is not null
+    select (
+      select t.project_id
+      from boxcar.turns t
+      where t.status = 'queued' and t.worker_target = $1 and t.project_id > w.project_id
+      order by t.project_id
+      limit 1
+    )
+    from waiting w
+    where w.project_id is not null
   ),
   busy as materialized (
-    select coalesce(jsonb_object_agg(c.project_id, c.here), '{}') as here, coalesce(jsonb_object_agg(c.project_id, c.active), '{}') as active,
+    select
+      coalesce(jsonb_object_agg(c.project_id, c.here), '{}') as here,
+      coalesce(jsonb_object_agg(c.project_id, c.active), '{}') as active,
       coalesce(jsonb_object_agg(c.project_id, c.waiting), '{}') as waiting
     from (
-      select o.project_id, count(*) as active, count(*) filter (where o.worker_target = $1) as here,
+      select
+        o.project_id, count(*) as active,
+        count(*) filter (where o.worker_target = $1) as here,
         count(*) filter (where o.worker_target = $1 and o.is_waiting) as waiting
-      from (select t.project_id, t.worker_target, true as is_waiting from boxcar.turns t where t.status = 'dispatched'
-        union all select t.project_id, t.worker_target, false from boxcar.turns t where t.status = 'running') o
+      from (
+        select t.project_id, t.worker_target, true as is_waiting
+        from boxcar.turns t
+        where t.status = 'dispatched'
+        union all
+        select t.project_id, t.worker_target, false
+        from boxcar.turns t
+        where t.status = 'running'
+      ) o
       group by o.project_id
     ) c
   ),
   wheel as materialized (
-    select coalesce((select t.project_id from boxcar.turns t where t.status = 'dispatched' and t.worker_target = $1 order by t.dispatched_at desc limit 1),
-      gen_random_uuid()) as stands_at
+    select coalesce((
+      select t.project_id
+      from boxcar.turns t
+      where t.status = 'dispatched' and t.worker_target = $1
+      order by t.dispatched_at desc
+      limit 1
+    ), gen_random_uuid()) as stands_at
   ),
   open as materialized (
-    select w.project_id, coalesce((b.here->>w.project_id::text)::int, 0) as here, coalesce((b.waiting->>w.project_id::text)::int, 0) as waiting,
+    select
+      w.project_id,
+      coalesce((b.here->>w.project_id::text)::int, 0) as here,
+      coalesce((b.waiting->>w.project_id::text)::int, 0) as waiting,
       (p.limits->>'max_concurrent')::int - coalesce((b.active->>w.project_id::text)::int, 0) as allowed
-    from waiting w join boxcar.projects p on p.id = w.project_id cross join busy b
+    from waiting w
+    join boxcar.projects p on p.id = w.project_id
+    cross join busy b
   ),
   share as materialized (
-    select o.project_id, o.here, o.waiting,
-      greatest(least(r.free, greatest(ceil($2::float8 * (r.free + sum(o.here) over ()) / count(*) over ())::int - o.here, 1), coalesce(o.allowed, r.free)),
-        (o.here = 0 and r.newest is not null)::int) as quota
-    from open o cross join room r where o.allowed is null or o.allowed > 0
+    select
+      o.project_id, o.here, o.waiting,
+      greatest(
+        least(
+          r.free,
+          greatest(ceil($2::float8 * (r.free + sum(o.here) over ()) / count(*) over ())::int - o.here, 1),
+          coalesce(o.allowed, r.free)
+        ),
+        (o.here = 0 and r.newest is not null)::int
+      ) as quota
+    from open o
+    cross join room r
+    where o.allowed is null or o.allowed > 0
   ),
   ranked as (
-  select c.id, c.agent_id, s.here = 0 and c.place = 1 as is_first, ${ringPriority('s.waiting', '(s.here + c.place)::int - 1')} as priority,
-    row_number() over (order by s.here + c.place, s.project_id <= wheel.stands_at, s.project_id) as place
-  from share s cross join wheel cross join lateral (
-    select t.id, t.agent_id, row_number() over (order by t.priority desc, t.id) as place
-    from boxcar.turns t
-    where t.status = 'queued' and t.worker_target = $1 and t.project_id = s.project_id and t.format <= (select newest from room)
-      and ${isHeldBack('t')} is not true and ${IS_IDLE} and ${IS_IN_ORDER}
-      and ${IS_BEHIND} is not true
-    order by t.priority desc, t.id limit s.quota
-  ) c
+    select
+      c.id, c.agent_id, s.here = 0 and c.place = 1 as is_first,
+      ${ringPriority('s.waiting', '(s.here + c.place)::int - 1')} as priority,
+      row_number() over (order by s.here + c.place, s.project_id <= wheel.stands_at, s.project_id) as place
+    from share s
+    cross join wheel
+    cross join lateral (
+      select t.id, t.agent_id, row_number() over (order by t.priority desc, t.id) as place
+      from boxcar.turns t
+      where t.status = 'queued'
+        and t.worker_target = $1
+        and t.project_id = s.project_id
+        and t.format <= (select newest from room)
+        and ${isHeldBack('t')} is not true
+        and ${IS_IDLE}
+        and ${IS_IN_ORDER}
+        and ${IS_BEHIND} is not true
+      order by t.priority desc, t.id
+      limit s.quota
+    ) c
   )
-  select r.id, r.agent_id, r.priority, (select free from room) as free from ranked r where r.place <= (select free from room) or r.is_first order by r.place`);
+  select
+    r.id, r.agent_id, r.priority,
+    (select free from room) as free
+  from ranked r
+  where r.place <= (select free from room) or r.is_first
+  order by r.place`);
 
 // Locked agents and turns are skipped and do not delay others: the process that holds the lock promotes them after its commit, or else
 // the sweep does.
 const LOCK_AGENTS = statement(`
-  with /* promote.lock_agents */ lk as materialized (select id from boxcar.agents where id = any ($1::uuid[]) order by id for no key update skip locked)
-  select a.id from boxcar.agents a where a.id = any ($1::uuid[]) and a.id not in (select lk.id from lk)`);
+  with /* promote.lock_agents */
+  lk as materialized (
+    select id
+    from boxcar.agents
+    where id = any ($1::uuid[])
+    order by id
+    for no key update skip locked
+  )
+  select a.id
+  from boxcar.agents a
+  where a.id = any ($1::uuid[]) and a.id not in (select lk.id from lk)`);
 
 export const PROMOTE = statement(`
-  with /* promote.promote */ lk as (select t.id from boxcar.turns t where t.id = any ($1::uuid[]) and ${hasStatus('queued')} order by t.id for update skip locked)
-  update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, dispatched_at = now()
-  from lk where t.id = lk.id and ${IS_IDLE}
+  with /* promote.promote */
+  lk as (
+    select t.id
+    from boxcar.turns t
+    where t.id = any ($1::uuid[]) and ${hasStatus('queued')}
+    order by t.id
+    for update skip locked
+  )
+  update boxcar.turns t
+  set status = 'dispatched', epoch = t.epoch + 1, dispatched_at = now()
+  from lk
+  where t.id = lk.id and ${IS_IDLE}
   returning t.id as turn_id, t.epoch, t.worker_target`);
 
 /**

@@ -10,10 +10,18 @@ const KNOW = statement(
 
 // The failure of a call that began before the pause says nothing about the time after it.
 const NOTE_FAILURE = statement(`
-  with /* provider-failures.note_failure */ tried as (
-    update boxcar.provider_slots set is_probe = false where provider = $1 and is_probe and $6::boolean
+  with /* provider-failures.note_failure */
+  tried as (
+    update boxcar.provider_slots
+    set is_probe = false
+    where provider = $1 and is_probe and $6::boolean
   )
-  update boxcar.providers set failures = $2, openings = $3, open_until = ${at('$4')}, failing_since = ${at('$5')} where name = $1
+  update boxcar.providers
+  set failures = $2,
+    openings = $3,
+    open_until = ${at('$4')},
+    failing_since = ${at('$5')}
+  where name = $1
   returning pg_current_xact_id()::text as transaction_id`);
 
 /**
@@ -21,10 +29,15 @@ const NOTE_FAILURE = statement(`
  * the failures in a row. $2: the time of that first failure. $5: the worker that reports the failure, which knows its own answers.
  */
 const SEEN = statement(`
-  select /* provider-failures.seen */ exists (select from boxcar.provider_slots s where s.turn_id = $3 and s.epoch = $4 and s.provider = $1 and s.is_probe) as is_probe,
+  select /* provider-failures.seen */
+    exists (
+      select from boxcar.provider_slots s
+      where s.turn_id = $3 and s.epoch = $4 and s.provider = $1 and s.is_probe
+    ) as is_probe,
     coalesce(bool_or((w.answers->>$1)::timestamptz > ${at('$2')}), false) as has_succeeded,
     coalesce(bool_and(w.told_at is null or w.told_at > ${at('$2')}), true) as all_told
-  from boxcar.workers w where w.lease_until > coalesce($6::timestamptz, clock_timestamp()) and w.id is distinct from $5`);
+  from boxcar.workers w
+  where w.lease_until > coalesce($6::timestamptz, clock_timestamp()) and w.id is distinct from $5`);
 
 const HAS_COMMITTED = statement(
   "select /* provider-failures.has_committed */ pg_xact_status($1::xid8) = 'committed' as has_committed",

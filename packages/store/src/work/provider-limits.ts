@@ -21,22 +21,34 @@ export interface ProviderLimits {
 }
 
 // Without a breaker there is no pause. The wait of the turn that has waited longest becomes due, so that the next sweep looks at the
-// provider: there may be room now.
+// provider: there may be room now. The insert locks the provider's row, and then the wait. A locked wait is skipped: its turn is just being
+// woken or ended.
 const SET = statement(`
-  with /* provider-limits.set */ p as (
-    insert into boxcar.providers as p (name, max_concurrent, requests_per_minute, breaker_after) values ($1, $2, $3, $4)
-    on conflict (name) do update set updated_at = now(),
-      max_concurrent = case when $5 then excluded.max_concurrent else p.max_concurrent end,
-      requests_per_minute = case when $6 then excluded.requests_per_minute else p.requests_per_minute end,
-      breaker_after = case when $7 then excluded.breaker_after else p.breaker_after end,
-      open_until = case when $7 and excluded.breaker_after = 0 then null else p.open_until end,
-      openings = case when $7 and excluded.breaker_after = 0 then 0 else p.openings end
+  with /* provider-limits.set */
+  p as (
+    insert into boxcar.providers as p (name, max_concurrent, requests_per_minute, breaker_after)
+    values ($1, $2, $3, $4)
+    on conflict (name) do update
+      set updated_at = now(),
+        max_concurrent = case when $5 then excluded.max_concurrent else p.max_concurrent end,
+        requests_per_minute = case when $6 then excluded.requests_per_minute else p.requests_per_minute end,
+        breaker_after = case when $7 then excluded.breaker_after else p.breaker_after end,
+        open_until = case when $7 and excluded.breaker_after = 0 then null else p.open_until end,
+        openings = case when $7 and excluded.breaker_after = 0 then 0 else p.openings end
     returning name
   )
-  update boxcar.waits w set due_at = now() from p cross join lateral (
-    select w.turn_id from boxcar.waits w where w.provider = p.name and w.kind = 'limit' and ${notSetAside('due_waits', 'w.turn_id', 'now()')}
-    order by w.created_at, w.turn_id limit 1 for update skip locked
-  ) first where w.turn_id = first.turn_id and w.due_at > now()`);
+  update boxcar.waits w
+  set due_at = now()
+  from p
+  cross join lateral (
+    select w.turn_id
+    from boxcar.waits w
+    where w.provider = p.name and w.kind = 'limit' and ${notSetAside('due_waits', 'w.turn_id', 'now()')}
+    order by w.created_at, w.turn_id
+    limit 1
+    for update skip locked
+  ) first
+  where w.turn_id = first.turn_id and w.due_at > now()`);
 
 const MAX_LIMIT = 1_000_000;
 
@@ -113,10 +125,19 @@ export interface ProviderLine extends pg.QueryResultRow {
 }
 
 const LIST = statement(`
-  select /* provider-limits.list */ p.name, p.max_concurrent, p.requests_per_minute, coalesce(p.breaker_after, ${DEFAULT_BREAKER_AFTER}) as breaker_after, p.failures, p.open_until,
-    (select count(*)::int from boxcar.provider_slots s join boxcar.turns t on t.id = s.turn_id where s.provider = p.name and (${IS_CALLING} or ${IS_KEPT})) as in_use,
+  select /* provider-limits.list */
+    p.name, p.max_concurrent, p.requests_per_minute,
+    coalesce(p.breaker_after, ${DEFAULT_BREAKER_AFTER}) as breaker_after,
+    p.failures, p.open_until,
+    (
+      select count(*)::int
+      from boxcar.provider_slots s
+      join boxcar.turns t on t.id = s.turn_id
+      where s.provider = p.name and (${IS_CALLING} or ${IS_KEPT})
+    ) as in_use,
     (select count(*)::int from boxcar.waits w where w.provider = p.name) as waiting
-  from boxcar.providers p order by p.name`);
+  from boxcar.providers p
+  order by p.name`);
 
 /** Lists the providers with limits or failures. */
 export function listProviders(pool: pg.Pool, options: { readonly now?: Date } = {}): Promise<ProviderLine[]> {

@@ -56,24 +56,47 @@ export type GateAnswer =
   | { readonly outcome: 'fenced' };
 
 // The model was not called, so the attempt is removed and opened again when the turn continues. A turn that was woken before waits at
-// its first position. The other turns wait after all of these, in the order in which they ask.
+// its first position. The other turns wait after all of these, in the order in which they ask. The provider's row is locked already; the
+// turns are then locked by id (B1). A turn that has lost its holder in the meantime is left out.
 const WAIT = statement(`
-  with /* providers.wait */ want as (
-    select * from rows from (json_to_recordset($2) as (turn_id uuid, epoch int, holder_id uuid, step int, attempt int)) with ordinality
-      as w(turn_id, epoch, holder_id, step, attempt, n)
+  with /* providers.wait */
+  want as (
+    select *
+    from rows from (json_to_recordset($2) as (
+      turn_id uuid, epoch int, holder_id uuid, step int, attempt int
+    )) with ordinality as w(turn_id, epoch, holder_id, step, attempt, n)
   ),
   lk as (
-    select t.id, t.project_id, w.step, w.attempt, w.n from boxcar.turns t join want w on w.turn_id = t.id and w.epoch = t.epoch and w.holder_id = t.holder_id
-    where t.id = any ($3::uuid[]) and ${hasStatus('running')} order by t.id for update of t
+    select t.id, t.project_id, w.step, w.attempt, w.n
+    from boxcar.turns t
+    join want w on w.turn_id = t.id and w.epoch = t.epoch and w.holder_id = t.holder_id
+    where t.id = any ($3::uuid[]) and ${hasStatus('running')}
+    order by t.id
+    for update of t
   ),
-  unasked as (delete from boxcar.steps s using lk where s.turn_id = lk.id and s.step = lk.step and s.attempt = lk.attempt),
+  unasked as (
+    delete from boxcar.steps s
+    using lk
+    where s.turn_id = lk.id and s.step = lk.step and s.attempt = lk.attempt
+  ),
   up as (
-    update boxcar.turns t set status = 'suspended', holder_id = null, attempt = t.attempt - 1 from lk where t.id = lk.id
+    update boxcar.turns t
+    set status = 'suspended', holder_id = null, attempt = t.attempt - 1
+    from lk
+    where t.id = lk.id
   ),
-  was as (delete from boxcar.provider_slots s using lk where s.turn_id = lk.id returning s.turn_id, s.provider, s.queued_at)
+  was as (
+    delete from boxcar.provider_slots s
+    using lk
+    where s.turn_id = lk.id
+    returning s.turn_id, s.provider, s.queued_at
+  )
   insert into boxcar.waits (turn_id, project_id, kind, due_at, provider, detail, created_at)
-  select lk.id, lk.project_id, 'limit', ${at('$4')}, $1, $5::jsonb, coalesce(was.queued_at, coalesce($6::timestamptz, clock_timestamp()) + lk.n * interval '1 microsecond')
-  from lk left join was on was.turn_id = lk.id and was.provider = $1
+  select
+    lk.id, lk.project_id, 'limit', ${at('$4')}, $1, $5::jsonb,
+    coalesce(was.queued_at, coalesce($6::timestamptz, clock_timestamp()) + lk.n * interval '1 microsecond')
+  from lk
+  left join was on was.turn_id = lk.id and was.provider = $1
   returning turn_id`);
 
 /**
@@ -102,9 +125,24 @@ async function suspend(
 
 // Only a wait removes an attempt: a takeover leaves its row. By now the wait may be over, or its turn may have ended.
 const DECIDED = statement(`
-  select /* providers.decided */ x.turn_id, exists (select from boxcar.provider_slots s where s.turn_id = x.turn_id and s.epoch = x.epoch and s.provider = $1 and not s.is_kept and s.queued_at is null) as is_placed,
-    not exists (select from boxcar.steps s
-      where s.turn_id = x.turn_id and s.step = x.step and s.attempt = x.attempt and s.epoch = x.epoch and s.holder_id = x.holder_id) as has_waited
+  select /* providers.decided */
+    x.turn_id,
+    exists (
+      select from boxcar.provider_slots s
+      where s.turn_id = x.turn_id
+        and s.epoch = x.epoch
+        and s.provider = $1
+        and not s.is_kept
+        and s.queued_at is null
+    ) as is_placed,
+    not exists (
+      select from boxcar.steps s
+      where s.turn_id = x.turn_id
+        and s.step = x.step
+        and s.attempt = x.attempt
+        and s.epoch = x.epoch
+        and s.holder_id = x.holder_id
+    ) as has_waited
   from json_to_recordset($2) as x(turn_id uuid, epoch int, holder_id uuid, step int, attempt int)`);
 
 interface Decisions {
@@ -207,9 +245,13 @@ const SPARE_WAITERS = 16;
 const LOCKED_AGAIN_MS = 500;
 
 const WAITERS = statement(`
-  select /* providers.waiters */ w.turn_id, w.project_id from boxcar.waits w
-  where w.provider = $2 and ($4::uuid[] is null or w.turn_id = any ($4)) and ${notSetAside('due_waits', 'w.turn_id', CLOCK)}
-  order by w.created_at, w.turn_id limit $3`);
+  select /* providers.waiters */ w.turn_id, w.project_id
+  from boxcar.waits w
+  where w.provider = $2
+    and ($4::uuid[] is null or w.turn_id = any ($4))
+    and ${notSetAside('due_waits', 'w.turn_id', CLOCK)}
+  order by w.created_at, w.turn_id
+  limit $3`);
 
 export interface Waiter extends pg.QueryResultRow {
   readonly turn_id: TurnId;
@@ -227,14 +269,27 @@ export function findProviderWaiters(
 
 // This statement does not wait for a locked turn: the provider's row is locked, and with it every call.
 const WAKE = statement(`
-  with /* providers.wake */ ${strayWaits('$1::uuid[]')},
+  with /* providers.wake */
+  ${strayWaits('$1::uuid[]')},
   lk as (
-    select t.id from unnest($1::uuid[]) with ordinality as x(id, n) join boxcar.turns t on t.id = x.id
-    where t.id = any ($1::uuid[]) and ${hasStatus('suspended')} order by x.n limit $2 for update of t skip locked
+    select t.id
+    from unnest($1::uuid[]) with ordinality as x(id, n)
+    join boxcar.turns t on t.id = x.id
+    where t.id = any ($1::uuid[]) and ${hasStatus('suspended')}
+    order by x.n
+    limit $2
+    for update of t skip locked
   ),
-  gone as (delete from boxcar.waits w using lk where w.turn_id = lk.id and w.kind = 'limit' returning w.turn_id, w.created_at)
-  update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, dispatched_at = now()
-  from gone where t.id = gone.turn_id
+  gone as (
+    delete from boxcar.waits w
+    using lk
+    where w.turn_id = lk.id and w.kind = 'limit'
+    returning w.turn_id, w.created_at
+  )
+  update boxcar.turns t
+  set status = 'dispatched', epoch = t.epoch + 1, dispatched_at = now()
+  from gone
+  where t.id = gone.turn_id
   returning t.id as turn_id, t.epoch, t.worker_target, gone.created_at::text as queued_at`);
 
 export interface Woken {
@@ -277,12 +332,17 @@ async function wake(
 }
 
 const LEAVE = statement(`
-  delete /* providers.leave */ from boxcar.provider_slots s using json_to_recordset($2) as x(turn_id uuid, epoch int)
+  delete /* providers.leave */
+  from boxcar.provider_slots s using json_to_recordset($2) as x(turn_id uuid, epoch int)
   where s.turn_id = x.turn_id and s.epoch = x.epoch and s.provider = $1`);
 
-const FORGET_FAILURES = statement(
-  'update /* providers.forget_failures */ boxcar.providers set failures = 0, openings = 0, open_until = null, failing_since = null where name = $1',
-);
+const FORGET_FAILURES = statement(`
+  update /* providers.forget_failures */ boxcar.providers
+  set failures = 0,
+    openings = 0,
+    open_until = null,
+    failing_since = null
+  where name = $1`);
 
 const NOTHING: Woken = { rings: [], lookAfterMs: null };
 
@@ -328,7 +388,12 @@ export function wakeProvider(
 }
 
 const OVERDUE_PROVIDERS = statement(`
-  select /* providers.overdue_providers */ w.provider from boxcar.waits w where w.due_at <= coalesce($1::timestamptz, now()) and w.kind = 'limit' and ${notSetAside('due_waits', 'w.turn_id', 'coalesce($1::timestamptz, now())')} group by w.provider`);
+  select /* providers.overdue_providers */ w.provider
+  from boxcar.waits w
+  where w.due_at <= coalesce($1::timestamptz, now())
+    and w.kind = 'limit'
+    and ${notSetAside('due_waits', 'w.turn_id', 'coalesce($1::timestamptz, now())')}
+  group by w.provider`);
 
 /** Providers with waiting turns whose next look is overdue. */
 export async function findOverdueProviders(

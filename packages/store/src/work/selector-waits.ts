@@ -35,8 +35,10 @@ interface Held {
 }
 
 const FIX = statement(`
-  update /* selector-waits.fix */ boxcar.turns t set selector_version = coalesce(t.selector_version, $4)
-  where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and t.status = 'running' returning t.selector_version`);
+  update /* selector-waits.fix */ boxcar.turns t
+  set selector_version = coalesce(t.selector_version, $4)
+  where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and t.status = 'running'
+  returning t.selector_version`);
 
 /**
  * Fixes the selector's version for the turn, unless it is already fixed. @returns The valid version; undefined when the turn has
@@ -53,20 +55,35 @@ export async function fixSelector(pool: pg.Pool, held: Held, version: string): P
   return row?.selector_version;
 }
 
-// The model was not called, so the attempt is removed and opened again when the turn continues.
+// The model was not called, so the attempt is removed and opened again when the turn continues. The turn is locked first. If a takeover, an
+// end or a cancel got the lock before, the turn has another epoch, holder or status, and nothing is written.
 const WAIT = statement(`
-  with /* selector-waits.wait */ lk as (
-    select t.id, t.project_id, t.step_count, t.attempt, t.selector, t.selector_version from boxcar.turns t
-    where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and ${hasStatus('running')} for update
+  with /* selector-waits.wait */
+  lk as (
+    select t.id, t.project_id, t.step_count, t.attempt, t.selector, t.selector_version
+    from boxcar.turns t
+    where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and ${hasStatus('running')}
+    for update
   ),
   unasked as (
-    delete from boxcar.steps s using lk where s.turn_id = lk.id and s.step = lk.step_count + 1 and s.attempt = lk.attempt and s.committed_at is null
+    delete from boxcar.steps s
+    using lk
+    where s.turn_id = lk.id
+      and s.step = lk.step_count + 1
+      and s.attempt = lk.attempt
+      and s.committed_at is null
   ),
   up as (
-    update boxcar.turns t set status = 'suspended', holder_id = null, attempt = greatest(t.attempt - 1, 0) from lk where t.id = lk.id
+    update boxcar.turns t
+    set status = 'suspended', holder_id = null, attempt = greatest(t.attempt - 1, 0)
+    from lk
+    where t.id = lk.id
   )
   insert into boxcar.waits (turn_id, project_id, kind, due_at, detail)
-  select lk.id, lk.project_id, 'selector', ${END}, jsonb_build_object('selector', lk.selector, 'selector_version', lk.selector_version) from lk
+  select
+    lk.id, lk.project_id, 'selector', ${END},
+    jsonb_build_object('selector', lk.selector, 'selector_version', lk.selector_version)
+  from lk
   returning turn_id`);
 
 /** Suspends a turn until a worker with its selector takes it. False: the turn has another holder. */
@@ -83,15 +100,29 @@ export async function waitForSelector(pool: pg.Pool, held: Held): Promise<boolea
   );
 }
 
-const MINE = `from boxcar.waits w join boxcar.turns t on t.id = w.turn_id
-  where w.kind = 'selector' and t.worker_target = any ($1::text[]) and exists (
-    select from json_to_recordset($2) as s(name text, version text) where s.name = t.selector and s.version = coalesce(t.selector_version, s.version))`;
+const MINE = `
+  from boxcar.waits w
+  join boxcar.turns t on t.id = w.turn_id
+  where w.kind = 'selector'
+    and t.worker_target = any ($1::text[])
+    and exists (
+      select from json_to_recordset($2) as s(name text, version text)
+      where s.name = t.selector and s.version = coalesce(t.selector_version, s.version)
+    )`;
 const TAKE = statement(wakeText(`select w.turn_id ${MINE} order by w.created_at, w.turn_id limit $3`));
 const PUT_OFF = statement(`
-  with /* selector-waits.put_off */ lk as (
-    select w.turn_id ${MINE} and w.due_at < ${END} - ${PUT_OFF_AGAIN_MS} * interval '1 millisecond' order by w.turn_id for update of w skip locked
+  with /* selector-waits.put_off */
+  lk as (
+    select w.turn_id
+    ${MINE}
+      and w.due_at < ${END} - ${PUT_OFF_AGAIN_MS} * interval '1 millisecond'
+    order by w.turn_id
+    for update of w skip locked
   )
-  update boxcar.waits w set due_at = ${END} from lk where w.turn_id = lk.turn_id`);
+  update boxcar.waits w
+  set due_at = ${END}
+  from lk
+  where w.turn_id = lk.turn_id`);
 
 /** The selectors of a worker, and the targets that it serves. */
 export interface SelectorHolder {
@@ -129,10 +160,15 @@ export interface UnselectedTurn extends EndableTurn {
 }
 
 const UNSELECTED = statement(`
-  select /* selector-waits.unselected */ ${ENDABLE}, t.selector, t.selector_version from boxcar.waits w join boxcar.turns t on t.id = w.turn_id
-  where w.kind = 'selector' and w.due_at <= coalesce($1::timestamptz, now()) and ${hasStatus('suspended')}
+  select /* selector-waits.unselected */ ${ENDABLE}, t.selector, t.selector_version
+  from boxcar.waits w
+  join boxcar.turns t on t.id = w.turn_id
+  where w.kind = 'selector'
+    and w.due_at <= coalesce($1::timestamptz, now())
+    and ${hasStatus('suspended')}
     and ${notSetAside('due_waits', 't.id', 'coalesce($1::timestamptz, now())')}
-  order by w.due_at limit $2`);
+  order by w.due_at
+  limit $2`);
 
 /** Turns whose wait for a selector ended without a worker that has it. */
 export function findUnselected(

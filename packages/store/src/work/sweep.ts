@@ -24,40 +24,84 @@ export const NOW = 'coalesce($1::timestamptz, now())';
 export const FIRST_ID = '00000000-0000-0000-0000-000000000000';
 
 /** True for running turns `t` without a living holder. */
-const UNHELD = `not exists (select from boxcar.workers w where w.id = t.holder_id and w.lease_until > ${NOW}) and ${notSetAside('dead_leases', 't.id', NOW)}`;
+const UNHELD = `
+  not exists (select from boxcar.workers w where w.id = t.holder_id and w.lease_until > ${NOW})
+  and ${notSetAside('dead_leases', 't.id', NOW)}`;
 const DEAD = `t.status = 'running' and ${UNHELD}`;
-const OVERDUE_TURN = `t.deadline_at <= ${NOW} and t.ended_at is null and t.deadline_at is not null and ${notSetAside('overdue_turns', 't.id', NOW)}`;
+const OVERDUE_TURN = `
+  t.deadline_at <= ${NOW}
+  and t.ended_at is null
+  and t.deadline_at is not null
+  and ${notSetAside('overdue_turns', 't.id', NOW)}`;
 // A call that waits for a batch ends with the batch.
-const OVERDUE_CALL = `k.deadline_at <= ${NOW} and k.status = 'pending' and k.batch_id is null and ${notSetAside('overdue_calls', 'k.id', NOW)}`;
+const OVERDUE_CALL = `
+  k.deadline_at <= ${NOW}
+  and k.status = 'pending'
+  and k.batch_id is null
+  and ${notSetAside('overdue_calls', 'k.id', NOW)}`;
 const DUE_LOOK = `k.look_at <= ${NOW} and k.look_at is not null and k.status = 'pending'`;
 const DUE_WAIT = `w.due_at <= ${NOW} and w.due_at is not null and ${notSetAside('due_waits', 'w.turn_id', NOW)}`;
 
 const BATCH_IN_ORDER = notSetAside('due_batches', 'b.id', NOW);
-const DUE_BATCHES = `select b.id, b.project_id from boxcar.batches b where b.status = 'running' and b.is_due and ${BATCH_IN_ORDER}`;
-const OVERDUE_BATCHES = `select b.id, b.project_id from boxcar.batches b where b.status = 'running' and b.deadline_at <= ${NOW} and ${BATCH_IN_ORDER}`;
+const DUE_BATCHES = `
+  select b.id, b.project_id
+  from boxcar.batches b
+  where b.status = 'running' and b.is_due and ${BATCH_IN_ORDER}`;
+const OVERDUE_BATCHES = `
+  select b.id, b.project_id
+  from boxcar.batches b
+  where b.status = 'running' and b.deadline_at <= ${NOW} and ${BATCH_IN_ORDER}`;
 
 // A turn that was handed back because it could not be run is rung only after its back-off.
 export const RINGABLE = `${notSetAside('lost_rings', 't.id', NOW)} and ${mayRun(NOW)}`;
 
 /** True for the ticket `a` of a call that was decided a while ago, and that no process has acted on. */
-export const IS_LEFT = `a.tool_call_id is not null and a.consumed_at is null and a.voided_at is null and a.status <> 'pending'
-    and a.resolved_at < ${NOW} - interval '2 seconds'`;
+export const IS_LEFT = `
+  a.tool_call_id is not null
+  and a.consumed_at is null
+  and a.voided_at is null
+  and a.status <> 'pending'
+  and a.resolved_at < ${NOW} - interval '2 seconds'`;
 
 /** True for a handoff `h` that nothing waits for anymore: the turn that asked has ended, or the call that waits for it has its answer. */
-export const IS_ORPHAN = `(h.parent_turn_id is not null and (exists (select from boxcar.turns p where p.id = h.parent_turn_id and p.ended_at is not null)
-    or (h.is_awaited and h.tool_call_id is not null and not exists (select from boxcar.tool_calls k where k.id = h.tool_call_id and k.status = 'pending'))))`;
+export const IS_ORPHAN = `
+  (
+    h.parent_turn_id is not null
+    and (
+      exists (select from boxcar.turns p where p.id = h.parent_turn_id and p.ended_at is not null)
+      or (
+        h.is_awaited
+        and h.tool_call_id is not null
+        and not exists (select from boxcar.tool_calls k where k.id = h.tool_call_id and k.status = 'pending')
+      )
+    )
+  )`;
 
 /** True for a handoff `h` that waits for a ticket `a` which was decided a while ago, or that nothing waits for anymore. */
-export const IS_LEFT_HANDOFF = `h.ended_at is null and h.phase = 'awaiting_approval' and (a.resolved_at < ${NOW} - interval '2 seconds' or a.voided_at is not null or ${IS_ORPHAN})`;
+export const IS_LEFT_HANDOFF = `
+  h.ended_at is null
+  and h.phase = 'awaiting_approval'
+  and (a.resolved_at < ${NOW} - interval '2 seconds' or a.voided_at is not null or ${IS_ORPHAN})`;
 
+// Takes no locks and decides nothing: each part of the sweep reads its rows again and locks them. A row that is committed after this
+// snapshot is found by the next sweep.
 const PROBE = statement(`
   select /* sweep.probe */
-    exists (select from boxcar.turns t where t.status = 'dispatched' and t.dispatched_at < ${NOW} - $2 * interval '1 millisecond' and ${RINGABLE}) as lost_rings,
+    exists (
+      select from boxcar.turns t
+      where t.status = 'dispatched'
+        and t.dispatched_at < ${NOW} - $2 * interval '1 millisecond'
+        and ${RINGABLE}
+    ) as lost_rings,
     exists (select from boxcar.turns t where ${DEAD}) as dead_leases,
     exists (select from boxcar.turns t where ${OVERDUE_TURN}) as overdue_turns,
     exists (select from boxcar.tool_calls k where ${OVERDUE_CALL}) as overdue_calls,
     exists (select from boxcar.tool_calls k where ${DUE_LOOK}) as due_looks,
-    exists (select from boxcar.waits w where ${DUE_WAIT}) or exists (select from boxcar.budgets b where b.paused_at <= ${NOW} - interval '5 seconds' and ${notSetAside('left_budgets', 'b.id', NOW)}) as due_waits,
+    exists (select from boxcar.waits w where ${DUE_WAIT})
+    or exists (
+      select from boxcar.budgets b
+      where b.paused_at <= ${NOW} - interval '5 seconds' and ${notSetAside('left_budgets', 'b.id', NOW)}
+    ) as due_waits,
     exists (${DUE_BATCHES}) or exists (${OVERDUE_BATCHES}) as due_batches,
     exists (select from boxcar.turns t where t.status = 'queued') as queued,
     exists (select from boxcar.operations o where o.door_job_id is not null) as waiting_doors,
@@ -72,8 +116,12 @@ const PROBE = statement(`
     exists (${leftForks(NOW)}) as left_forks,
     exists (select from boxcar.waits w where w.kind = 'selector') as selector_waits,
     exists (select from boxcar.approvals a where a.status = 'pending' and a.expires_at <= ${NOW})
-      or exists (select from boxcar.approvals a where ${IS_LEFT})
-      or exists (select from boxcar.handoffs h join boxcar.approvals a on a.id = h.ticket_id where ${IS_LEFT_HANDOFF}) as approvals`);
+    or exists (select from boxcar.approvals a where ${IS_LEFT})
+    or exists (
+      select from boxcar.handoffs h
+      join boxcar.approvals a on a.id = h.ticket_id
+      where ${IS_LEFT_HANDOFF}
+    ) as approvals`);
 
 export interface SweepFindings {
   readonly lost_rings: boolean;
@@ -148,7 +196,10 @@ export async function probe(
 }
 
 const ELECT = statement(`
-  update /* sweep.elect */ boxcar.sweeper set holder_id = $1, lease_until = clock_timestamp() + $2 * interval '1 millisecond' where lease_until <= clock_timestamp() returning true`);
+  update /* sweep.elect */ boxcar.sweeper
+  set holder_id = $1, lease_until = clock_timestamp() + $2 * interval '1 millisecond'
+  where lease_until <= clock_timestamp()
+  returning true`);
 
 const STEP_DOWN = statement(
   "update /* sweep.step_down */ boxcar.sweeper set holder_id = null, lease_until = '-infinity' where holder_id = $1",
@@ -170,9 +221,12 @@ export async function elected(pool: pg.Pool, leaseMs: number, body: () => Promis
   return true;
 }
 
-const DEAD_TURNS = statement(
-  `select /* sweep.dead_turns */ t.id as turn_id, t.project_id from boxcar.turns t where ${DEAD} and t.losses < $2 - 1 order by t.id limit $3`,
-);
+const DEAD_TURNS = statement(`
+  select /* sweep.dead_turns */ t.id as turn_id, t.project_id
+  from boxcar.turns t
+  where ${DEAD} and t.losses < $2 - 1
+  order by t.id
+  limit $3`);
 
 /** Finds the turns that {@link takeOver} takes. */
 export function findDeadTurns(
@@ -183,11 +237,25 @@ export function findDeadTurns(
 }
 
 const TAKE_OVER = statement(`
-  with /* sweep.take_over */ lk as (
-    select t.id from boxcar.turns t where t.id = any ($3::uuid[]) and ${hasStatus('running')} and ${UNHELD} and t.losses < $2 - 1 order by t.id for update of t skip locked
+  with /* sweep.take_over */
+  lk as (
+    select t.id
+    from boxcar.turns t
+    where t.id = any ($3::uuid[])
+      and ${hasStatus('running')}
+      and ${UNHELD}
+      and t.losses < $2 - 1
+    order by t.id
+    for update of t skip locked
   )
-  update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, holder_id = null, dispatched_at = now(), losses = t.losses + 1
-  from lk where t.id = lk.id
+  update boxcar.turns t
+  set status = 'dispatched',
+    epoch = t.epoch + 1,
+    holder_id = null,
+    dispatched_at = now(),
+    losses = t.losses + 1
+  from lk
+  where t.id = lk.id
   returning t.id as turn_id, t.epoch, t.worker_target`);
 
 /**
@@ -216,10 +284,14 @@ export interface OverdueTurn extends EndableTurn {
 }
 
 // A waiting turn is older than the turns it waits for, and may have the same deadline. So it ends first, and its call is not answered.
-const OVERDUE_TURNS = statement(
-  `select /* sweep.overdue_turns */ ${ENDABLE}, (select b.id from boxcar.budgets b where b.id = t.budget_id and b.deadline_at <= ${NOW}) as over_budget_id
-  from boxcar.turns t where ${OVERDUE_TURN} order by t.deadline_at, t.id limit $2`,
-);
+const OVERDUE_TURNS = statement(`
+  select /* sweep.overdue_turns */
+    ${ENDABLE},
+    (select b.id from boxcar.budgets b where b.id = t.budget_id and b.deadline_at <= ${NOW}) as over_budget_id
+  from boxcar.turns t
+  where ${OVERDUE_TURN}
+  order by t.deadline_at, t.id
+  limit $2`);
 
 /** Turns past their deadline, in any status that is not final. */
 export function findOverdueTurns(
@@ -229,9 +301,12 @@ export function findOverdueTurns(
   return runRetrying<OverdueTurn>(pool, OVERDUE_TURNS, [options.now ?? null, options.limit]);
 }
 
-const EXHAUSTED_TURNS = statement(
-  `select /* sweep.exhausted_turns */ ${ENDABLE} from boxcar.turns t where ${DEAD} and t.losses >= $2 - 1 order by t.id limit $3`,
-);
+const EXHAUSTED_TURNS = statement(`
+  select /* sweep.exhausted_turns */ ${ENDABLE}
+  from boxcar.turns t
+  where ${DEAD} and t.losses >= $2 - 1
+  order by t.id
+  limit $3`);
 
 /** Turns that lost their worker too often at the same step. */
 export function findExhaustedTurns(
@@ -258,9 +333,13 @@ export interface OverdueCall extends pg.QueryResultRow {
 }
 
 const OVERDUE_CALLS = statement(`
-  select /* sweep.overdue_calls */ k.id, k.turn_id, k.project_id, k.name, k.target, k.deadline_at::text as deadline_at,
+  select /* sweep.overdue_calls */
+    k.id, k.turn_id, k.project_id, k.name, k.target, k.deadline_at::text as deadline_at,
     exists (select from boxcar.turns c where c.parent_tool_call_id = k.id and c.is_awaited) as is_awaiting
-  from boxcar.tool_calls k where ${OVERDUE_CALL} order by k.deadline_at limit $2`);
+  from boxcar.tool_calls k
+  where ${OVERDUE_CALL}
+  order by k.deadline_at
+  limit $2`);
 
 /** Unanswered calls past their deadline. */
 export function findOverdueCalls(
@@ -271,7 +350,10 @@ export function findOverdueCalls(
 }
 
 const FIND_DUE_BATCHES = statement(`
-  select /* sweep.find_due_batches */ * from (${DUE_BATCHES} order by b.id limit $2) u union (${OVERDUE_BATCHES} order by b.deadline_at limit $2)`);
+  select /* sweep.find_due_batches */ *
+  from (${DUE_BATCHES} order by b.id limit $2) u
+  union
+  (${OVERDUE_BATCHES} order by b.deadline_at limit $2)`);
 
 /** Batches that must be ended, or that are past their deadline. */
 export async function findDueBatches(
@@ -282,13 +364,29 @@ export async function findDueBatches(
 }
 
 const QUEUED_TARGETS = statement(`
-  with recursive /* sweep.queued_targets */ targets as (
-    (select t.worker_target from boxcar.turns t where t.status = 'queued' order by t.worker_target limit 1)
+  with recursive /* sweep.queued_targets */
+  targets as (
+    (
+      select t.worker_target
+      from boxcar.turns t
+      where t.status = 'queued'
+      order by t.worker_target
+      limit 1
+    )
     union all
-    select (select t.worker_target from boxcar.turns t where t.status = 'queued' and t.worker_target > g.worker_target order by t.worker_target limit 1)
-    from targets g where g.worker_target is not null
+    select (
+      select t.worker_target
+      from boxcar.turns t
+      where t.status = 'queued' and t.worker_target > g.worker_target
+      order by t.worker_target
+      limit 1
+    )
+    from targets g
+    where g.worker_target is not null
   )
-  select worker_target from targets where worker_target is not null`);
+  select worker_target
+  from targets
+  where worker_target is not null`);
 
 /** Targets that have queued turns. */
 export async function findQueuedTargets(pool: pg.Pool): Promise<readonly string[]> {

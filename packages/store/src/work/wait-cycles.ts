@@ -20,57 +20,134 @@ const longCollect = (now: string): string =>
   `b.status = 'running' and b.kind = 'collect' and b.tool_call_id is not null and b.created_at <= ${now} - ${OLD}`;
 
 /** True when there are long waits to look at. */
-export const hasLongWaits = (now: string): string =>
-  `(exists (select from boxcar.turns q where ${longWait(now)}) or exists (select from boxcar.batches b where ${longCollect(now)}))`;
+export const hasLongWaits = (now: string): string => `
+  (
+    exists (select from boxcar.turns q where ${longWait(now)})
+    or exists (select from boxcar.batches b where ${longCollect(now)})
+  )`;
 
 // Only members that wait themselves. A batch that can succeed without its waiting members has none: enough other members may still
 // reach `min_success`. A turn that only waits for its window always gets to run.
 const BLOCKED_MEMBERS = `
-  select c.id from boxcar.batches b cross join lateral unnest(b.turn_ids) as u(id)
-    cross join lateral (select x.id, x.agent_id, x.status from boxcar.turns x where x.id = u.id and x.ended_at is null offset 0) c
-  where b.id = k.batch_id and b.status = 'running' and b.closing is null and (b.min_success is null or b.remaining <= b.min_success - b.succeeded)
-    and case c.status when 'suspended' then exists (select from boxcar.tool_calls o where o.turn_id = c.id and o.status = 'pending' and o.route = 'primitive')
-      when 'queued' then exists (select from boxcar.turns h where h.agent_id = c.agent_id and h.status in ${HAND}) else false end`;
+  select c.id
+  from boxcar.batches b
+  cross join lateral unnest(b.turn_ids) as u(id)
+  cross join lateral (
+    select x.id, x.agent_id, x.status
+    from boxcar.turns x
+    where x.id = u.id and x.ended_at is null
+    offset 0
+  ) c
+  where b.id = k.batch_id
+    and b.status = 'running'
+    and b.closing is null
+    and (b.min_success is null or b.remaining <= b.min_success - b.succeeded)
+    and case c.status
+      when 'suspended' then exists (
+        select from boxcar.tool_calls o
+        where o.turn_id = c.id and o.status = 'pending' and o.route = 'primitive'
+      )
+      when 'queued' then exists (select from boxcar.turns h where h.agent_id = c.agent_id and h.status in ${HAND})
+      else false
+    end`;
 
 /** The turns that the open calls of turn `turn` wait for, with these calls. */
 const awaited = (turn: string): string => `
   select k.id as call_id, k.name, k.created_at as since, null::uuid as batch_id, c.id as turn_id
-  from boxcar.tool_calls k join boxcar.turns c on c.parent_tool_call_id = k.id and c.is_awaited
+  from boxcar.tool_calls k
+  join boxcar.turns c on c.parent_tool_call_id = k.id and c.is_awaited
   where k.turn_id = ${turn} and k.status = 'pending' and c.ended_at is null
   union all
   select k.id, k.name, k.created_at, k.batch_id, m.id
-  from boxcar.tool_calls k cross join lateral (${BLOCKED_MEMBERS} offset 0) m
+  from boxcar.tool_calls k
+  cross join lateral (${BLOCKED_MEMBERS} offset 0) m
   where k.turn_id = ${turn} and k.status = 'pending' and k.batch_id is not null`;
 
 // A cycle leaves the tree of its run through the queue of an agent, or through a turn that is collected. So the search starts at these
-// two places. The ids of both kinds of starts rise with time, and the search goes through them together.
+// two places. The ids of both kinds of starts rise with time, and the search goes through them together. No row is locked: a wait may end
+// after this read. The answer that gives up a wait locks its call, and does nothing when the call has been answered.
 const READ = statement(`
-  with recursive /* wait-cycles.read */ starts as (
-    select s.id, s.waiter_id from (
-      (select q.id, h.id as waiter_id from boxcar.turns q left join lateral (
-         select x.id from boxcar.turns x where x.agent_id = q.agent_id and x.status = 'suspended' offset 0) h on true
-       where ${longWait('coalesce($1::timestamptz, now())')} and q.id > $2 order by q.id limit $3)
+  with recursive /* wait-cycles.read */
+  starts as (
+    select s.id, s.waiter_id
+    from (
+      (
+        select q.id, h.id as waiter_id
+        from boxcar.turns q
+        left join lateral (
+          select x.id
+          from boxcar.turns x
+          where x.agent_id = q.agent_id and x.status = 'suspended'
+          offset 0
+        ) h on true
+        where ${longWait('coalesce($1::timestamptz, now())')} and q.id > $2
+        order by q.id
+        limit $3
+      )
       union all
-      (select b.id, b.turn_id from boxcar.batches b where ${longCollect('coalesce($1::timestamptz, now())')} and b.id > $2 order by b.id limit $3)) s
-    order by s.id limit $3
+      (
+        select b.id, b.turn_id
+        from boxcar.batches b
+        where ${longCollect('coalesce($1::timestamptz, now())')} and b.id > $2
+        order by b.id
+        limit $3
+      )
+    ) s
+    order by s.id
+    limit $3
   ),
   walk as (
-    select s.waiter_id as id from starts s where s.waiter_id is not null
+    select s.waiter_id as id
+    from starts s
+    where s.waiter_id is not null
     union
-    select n.id from walk w cross join lateral (
-      (select a.turn_id as id from (${awaited('w.id')}) a offset 0)
+    select n.id
+    from walk w
+    cross join lateral (
+      (
+        select a.turn_id as id
+        from (${awaited('w.id')}) a
+        offset 0
+      )
       union all
-      (select h.id from boxcar.turns q join boxcar.turns h on h.agent_id = q.agent_id and h.status in ${HAND}
-       where q.id = w.id and q.status = 'queued' offset 0)) n
+      (
+        select h.id
+        from boxcar.turns q
+        join boxcar.turns h on h.agent_id = q.agent_id and h.status in ${HAND}
+        where q.id = w.id and q.status = 'queued'
+        offset 0
+      )
+    ) n
   ),
   found as materialized (select id from walk limit ${READ_LIMIT})
-  select (select coalesce(max(id::text), '') from starts) as last_id, (select count(*)::int from starts) as n,
-    (select coalesce(json_agg(json_build_object('turn_id', t.id, 'agent_id', t.agent_id, 'agent', t.agent, 'project_id', t.project_id, 'awaits', t.awaits, 'behind', t.behind)), '[]') from (
-      select t.id, t.agent_id, t.project_id, (select a.name from boxcar.agents a where a.id = t.agent_id) as agent,
-        (select coalesce(json_agg(json_build_object('call_id', a.call_id, 'name', a.name, 'since', a.since, 'batch_id', a.batch_id, 'turn_id', a.turn_id)), '[]')
-         from (${awaited('t.id')}) a where ${notSetAside('wait_cycles', 'a.call_id')}) as awaits,
-        (select h.id from boxcar.turns h where t.status = 'queued' and h.agent_id = t.agent_id and h.status in ${HAND}) as behind
-      from found f cross join lateral (select x.* from boxcar.turns x where x.id = f.id offset 0) t) t) as turns`);
+  select
+    (select coalesce(max(id::text), '') from starts) as last_id,
+    (select count(*)::int from starts) as n,
+    (
+      select coalesce(json_agg(json_build_object(
+        'turn_id', t.id, 'agent_id', t.agent_id, 'agent', t.agent, 'project_id', t.project_id, 'awaits', t.awaits,
+        'behind', t.behind
+      )), '[]')
+      from (
+        select
+          t.id, t.agent_id, t.project_id,
+          (select a.name from boxcar.agents a where a.id = t.agent_id) as agent,
+          (
+            select coalesce(json_agg(json_build_object(
+              'call_id', a.call_id, 'name', a.name, 'since', a.since, 'batch_id', a.batch_id, 'turn_id', a.turn_id
+            )), '[]')
+            from (${awaited('t.id')}) a
+            where ${notSetAside('wait_cycles', 'a.call_id')}
+          ) as awaits,
+          (
+            select h.id
+            from boxcar.turns h
+            where t.status = 'queued' and h.agent_id = t.agent_id and h.status in ${HAND}
+          ) as behind
+        from found f
+        cross join lateral (select x.* from boxcar.turns x where x.id = f.id offset 0) t
+      ) t
+    ) as turns`);
 
 interface ReadRow extends pg.QueryResultRow {
   readonly last_id: string;

@@ -25,23 +25,42 @@ export interface WaitLine {
   readonly detail: JsonObject;
 }
 
+// The turn is locked first, by its epoch, holder and status. If a takeover, an end or a cancel got the lock before, the turn no longer has
+// them, and nothing is written. Its attempt, its row and its wait change in this one statement (V1).
 const RETRY_LATER = statement(`
-  with /* waits.retry_later */ lk as (
-    select t.id, t.project_id from boxcar.turns t
-    where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and ${hasStatus('running')} for update
+  with /* waits.retry_later */
+  lk as (
+    select t.id, t.project_id
+    from boxcar.turns t
+    where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and ${hasStatus('running')}
+    for update
   ),
   closed as (
-    update boxcar.steps s set model = $6, prompt_hash = decode($7, 'hex'), toolset_hash = decode($8, 'hex'), manifest = $9::jsonb,
-      usage = $10::jsonb, finish_reason = $11, model_ms = $12, error = $13::jsonb
-    from lk where s.turn_id = lk.id and s.step = $4 and s.attempt = $5
+    update boxcar.steps s
+    set model = $6,
+      prompt_hash = decode($7, 'hex'),
+      toolset_hash = decode($8, 'hex'),
+      manifest = $9::jsonb,
+      usage = $10::jsonb,
+      finish_reason = $11,
+      model_ms = $12,
+      error = $13::jsonb
+    from lk
+    where s.turn_id = lk.id and s.step = $4 and s.attempt = $5
   ),
   up as (
-    update boxcar.turns t set status = 'suspended', holder_id = null, retries = t.retries + 1,
-      spent_tokens = t.spent_tokens + $16::bigint, spent_cost = t.spent_cost + $17::bigint
-    from lk where t.id = lk.id
+    update boxcar.turns t
+    set status = 'suspended',
+      holder_id = null,
+      retries = t.retries + 1,
+      spent_tokens = t.spent_tokens + $16::bigint,
+      spent_cost = t.spent_cost + $17::bigint
+    from lk
+    where t.id = lk.id
   )
   insert into boxcar.waits (turn_id, project_id, kind, due_at, detail)
-  select lk.id, lk.project_id, 'retry', clock_timestamp() + $14::float8 * interval '1 millisecond', $15::jsonb from lk
+  select lk.id, lk.project_id, 'retry', clock_timestamp() + $14::float8 * interval '1 millisecond', $15::jsonb
+  from lk
   returning turn_id`);
 
 /**
@@ -95,25 +114,46 @@ export async function retryLater(
 }
 
 /** A build that does not know waits ends a turn and leaves its wait row, which no other process would remove. `ids`: an array. */
-export const strayWaits = (ids: string): string => `strays as (
-    delete from boxcar.waits w using boxcar.turns t where w.turn_id = any (${ids}) and t.id = w.turn_id and t.ended_at is not null
+export const strayWaits = (ids: string): string => `
+  strays as (
+    delete from boxcar.waits w
+    using boxcar.turns t
+    where w.turn_id = any (${ids}) and t.id = w.turn_id and t.ended_at is not null
   )`;
 
 // The turn is locked before its wait is deleted, in the same order as at an end. If another transaction has deleted the wait in the
 // meantime, it is not in `gone`, although `lk` has the turn.
 export const wakeText = (which: string): string => `
-  with /* waits.wake */ due as materialized (select array(${which}) as ids),
+  with /* waits.wake */
+  due as materialized (select array(${which}) as ids),
   ${strayWaits('(select ids from due)::uuid[]')},
   lk as (
-    select t.id from boxcar.turns t where t.id = any ((select ids from due)::uuid[]) and ${hasStatus('suspended')} and t.pending_calls = 0 order by t.id for update of t skip locked
+    select t.id
+    from boxcar.turns t
+    where t.id = any ((select ids from due)::uuid[])
+      and ${hasStatus('suspended')}
+      and t.pending_calls = 0
+    order by t.id
+    for update of t skip locked
   ),
-  gone as (delete from boxcar.waits w using lk where w.turn_id = lk.id returning w.turn_id)
-  update boxcar.turns t set status = 'dispatched', epoch = t.epoch + 1, dispatched_at = now()
-  from gone where t.id = gone.turn_id
+  gone as (
+    delete from boxcar.waits w
+    using lk
+    where w.turn_id = lk.id
+    returning w.turn_id
+  )
+  update boxcar.turns t
+  set status = 'dispatched', epoch = t.epoch + 1, dispatched_at = now()
+  from gone
+  where t.id = gone.turn_id
   returning t.id as turn_id, t.epoch, t.worker_target`;
 
 const NOW = 'coalesce($1::timestamptz, now())';
-const DUE = `from boxcar.waits w where w.due_at <= ${NOW} and w.kind not in ('limit', 'selector') and ${notSetAside('due_waits', 'w.turn_id', NOW)}`;
+const DUE = `
+  from boxcar.waits w
+  where w.due_at <= ${NOW}
+    and w.kind not in ('limit', 'selector')
+    and ${notSetAside('due_waits', 'w.turn_id', NOW)}`;
 
 const DUE_WAITS = statement(
   `select /* waits.due_waits */ w.turn_id, w.project_id ${DUE} order by w.due_at limit $2`,
@@ -149,8 +189,16 @@ export async function wakeDue(
 }
 
 const WAKE_RETRIES = statement(
-  wakeText(`select t.id from json_to_recordset($1) as x(turn_id uuid, epoch int) cross join lateral (
-    select t.id from boxcar.turns t join boxcar.waits w on w.turn_id = t.id where t.id = x.turn_id and t.epoch = x.epoch and w.kind = 'retry' offset 0) t`),
+  wakeText(`
+    select t.id
+    from json_to_recordset($1) as x(turn_id uuid, epoch int)
+    cross join lateral (
+      select t.id
+      from boxcar.turns t
+      join boxcar.waits w on w.turn_id = t.id
+      where t.id = x.turn_id and t.epoch = x.epoch and w.kind = 'retry'
+      offset 0
+    ) t`),
 );
 
 /** Wakes turns that have waited for their retry since the given epochs. The caller has measured the time itself. */
@@ -163,8 +211,13 @@ export async function wakeRetries(
 }
 
 const FAILED_ATTEMPTS = statement(`
-  select /* waits.failed_attempts */ s.attempt, s.opened_at, s.error from boxcar.steps s
-  where s.turn_id = $1 and s.step = $2 and s.error is not null and s.committed_at is null order by s.attempt`);
+  select /* waits.failed_attempts */ s.attempt, s.opened_at, s.error
+  from boxcar.steps s
+  where s.turn_id = $1
+    and s.step = $2
+    and s.error is not null
+    and s.committed_at is null
+  order by s.attempt`);
 
 export interface FailedAttempt extends pg.QueryResultRow {
   readonly attempt: number;

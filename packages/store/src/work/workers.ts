@@ -20,12 +20,14 @@ export interface NewWorker {
 }
 
 const REGISTER = statement(`
-  with /* workers.register */ joined as (
+  with /* workers.register */
+  joined as (
     insert into boxcar.workers (id, lock_key, lease_until, targets, concurrency, info, locked_at, schema_version)
     values ($1, $2, now() + $3 * interval '1 millisecond', $4, $5, $6, now(), $7)
     returning id
   )
-  select pg_notify('${WORKERS_CHANNEL}', 'joined ' || id) from joined`);
+  select pg_notify('${WORKERS_CHANNEL}', 'joined ' || id)
+  from joined`);
 
 /** Registers a worker. The worker must already hold its lock. The other workers are notified, so that one of them watches it. */
 export async function registerWorker(db: Queryable, worker: NewWorker): Promise<void> {
@@ -43,14 +45,39 @@ export async function registerWorker(db: Queryable, worker: NewWorker): Promise<
 /** True when the row `alias` is a worker's row: a door has no targets. */
 export const isWorker = (alias: string): string => `${alias}.targets <> '{}'`;
 
+// Locks only the worker's row; the turns are read without locks. A watcher that ends the lease at the same moment (`END_LEASE`) waits for
+// this row and then finds another `locked_at`, so it leaves the lease alone. If the watcher was first, the renewal makes the lease valid
+// again, and turns that were taken over are missing in `held`.
 const RENEW = statement(`
-  update /* workers.renew */ boxcar.workers u set lease_until = now() + $2 * interval '1 millisecond', locked_at = case when $3 then now() end, told_at = now(),
-    answers = u.answers || coalesce((select jsonb_object_agg(a.key, now() - a.value::float8 * interval '1 millisecond') from jsonb_each_text($4) a), '{}') where u.id = $1
-  returning (select coalesce(json_agg(json_build_object('turnId', t.id, 'epoch', t.epoch, 'isGivenUp', not (${NOT_GIVEN_UP}))), '[]') from boxcar.turns t where t.holder_id = $1 and t.status = 'running') as held,
+  update /* workers.renew */ boxcar.workers u
+  set
+    lease_until = now() + $2 * interval '1 millisecond',
+    locked_at = case when $3 then now() end,
+    told_at = now(),
+    answers = u.answers
+      || coalesce((
+        select jsonb_object_agg(a.key, now() - a.value::float8 * interval '1 millisecond')
+        from jsonb_each_text($4) a
+      ), '{}')
+  where u.id = $1
+  returning
+    (
+      select coalesce(json_agg(json_build_object(
+        'turnId', t.id, 'epoch', t.epoch, 'isGivenUp', not (${NOT_GIVEN_UP})
+      )), '[]')
+      from boxcar.turns t
+      where t.holder_id = $1 and t.status = 'running'
+    ) as held,
     array(select p.name from boxcar.providers p where ${IS_GATED}) as gated,
     (select max(v.min_compatible) from boxcar.schema_version v) as min_compatible,
-    exists (select from boxcar.workers o where o.lease_until > now() and o.targets && u.targets and o.schema_version < u.schema_version) as has_older,
-    exists (select from boxcar.workers o where o.lease_until > now() and o.id <> u.id and ${isWorker('o')}) as has_peers`);
+    exists (
+      select from boxcar.workers o
+      where o.lease_until > now() and o.targets && u.targets and o.schema_version < u.schema_version
+    ) as has_older,
+    exists (
+      select from boxcar.workers o
+      where o.lease_until > now() and o.id <> u.id and ${isWorker('o')}
+    ) as has_peers`);
 
 /** @property isGivenUp - The turn may only be ended: the worker stops the work that it still does for it. */
 export type HeldNow = HeldAt & { readonly isGivenUp: boolean };
@@ -123,7 +150,9 @@ export interface NewDoor {
 }
 
 const ANNOUNCE_DOOR = statement(`
-  insert /* workers.announce_door */ into boxcar.workers (id, lock_key, lease_until, targets, concurrency, info, schema_version)
+  insert /* workers.announce_door */ into boxcar.workers (
+    id, lock_key, lease_until, targets, concurrency, info, schema_version
+  )
   values ($1, $2, now() + $3 * interval '1 millisecond', '{}', 1, $4, $5)
   on conflict (id) do update set lease_until = excluded.lease_until, info = excluded.info`);
 
@@ -137,8 +166,17 @@ export async function announceDoor(db: Queryable, door: NewDoor): Promise<void> 
 // slow for a moment or is restarting: a submission must not be refused for that.
 const MAY_LIVE = "w.lease_until > now() - interval '1 minute'";
 const KNOWS = statement(`
-  select /* workers.knows */ exists (select from boxcar.workers w where ${MAY_LIVE} and (w.info->'primitives' is null or w.info->'primitives' ? $1)) as is_known,
-    coalesce((select true from boxcar.workers w where ${MAY_LIVE} and w.info->'primitives'->>$1 not in ($2, '') limit 1), false) as is_other`);
+  select /* workers.knows */
+    exists (
+      select from boxcar.workers w
+      where ${MAY_LIVE} and (w.info->'primitives' is null or w.info->'primitives' ? $1)
+    ) as is_known,
+    coalesce((
+      select true
+      from boxcar.workers w
+      where ${MAY_LIVE} and w.info->'primitives'->>$1 not in ($2, '')
+      limit 1
+    ), false) as is_other`);
 
 /**
  * Looks up a primitive in the rows of workers and doors. A row counts until a minute after its lease.
@@ -166,7 +204,8 @@ export async function removeWorker(db: Queryable, workerId: WorkerId): Promise<v
  * True for the row of a worker `w` that died a day ago. While the worker still holds a turn, its row is kept: it identifies the worker
  * that lost the turn. $1: the clock of tests.
  */
-export const LONG_DEAD = `w.lease_until < coalesce($1::timestamptz, now()) - interval '1 day'
+export const LONG_DEAD = `
+  w.lease_until < coalesce($1::timestamptz, now()) - interval '1 day'
   and not exists (select from boxcar.turns t where t.holder_id = w.id and t.status = 'running')`;
 
 const PURGE = statement(`delete /* workers.purge */ from boxcar.workers w where ${LONG_DEAD} returning w.id`);
@@ -180,25 +219,56 @@ export async function purgeDeadWorkers(
 }
 
 // Ordered by the number of turns of the same project before a turn, then by the fewer waiting turns. With $5 the oldest turn of each
-// target is first.
+// target is first. No row is locked: several workers may read the same turn, and the claim decides which of them gets it.
 const READY = statement(`
-  with /* workers.ready */ running as materialized (
+  with /* workers.ready */
+  running as materialized (
     select o.worker_target, o.project_id, count(*)::int as n
-    from (select t.worker_target, t.project_id from boxcar.turns t where t.status = 'running' order by t.holder_id offset 0) o group by o.worker_target, o.project_id
+    from (
+      select t.worker_target, t.project_id
+      from boxcar.turns t
+      where t.status = 'running'
+      order by t.holder_id
+      offset 0
+    ) o
+    group by o.worker_target, o.project_id
   ),
   ready as (
-  select t.id as turn_id, t.epoch, t.worker_target, t.project_id, t.dispatched_at,
-    row_number() over (partition by t.worker_target, t.project_id order by t.dispatched_at, t.priority desc, t.id) as place,
-    count(*) over (partition by t.worker_target, t.project_id) as waiting,
-    row_number() over (partition by t.worker_target order by t.dispatched_at, t.id) as place_of_all
-  from boxcar.turns t
-  where t.status = 'dispatched' and t.worker_target = any ($1::text[]) and t.format <= $3
-    and ${mayRun()} and t.id <> all ($6::uuid[])
-    and (not $4 or t.format > (select min(w.schema_version) from boxcar.workers w where w.lease_until > now() and w.targets @> array[t.worker_target]))
+    select
+      t.id as turn_id, t.epoch, t.worker_target, t.project_id, t.dispatched_at,
+      row_number() over (
+        partition by t.worker_target, t.project_id
+        order by t.dispatched_at, t.priority desc, t.id
+      ) as place,
+      count(*) over (partition by t.worker_target, t.project_id) as waiting,
+      row_number() over (partition by t.worker_target order by t.dispatched_at, t.id) as place_of_all
+    from boxcar.turns t
+    where t.status = 'dispatched'
+      and t.worker_target = any ($1::text[])
+      and t.format <= $3
+      and ${mayRun()}
+      and t.id <> all ($6::uuid[])
+      and (
+        not $4
+        or t.format > (
+          select min(w.schema_version)
+          from boxcar.workers w
+          where w.lease_until > now() and w.targets @> array[t.worker_target]
+        )
+      )
   )
-  select r.turn_id, r.epoch, r.worker_target from ready r
-  order by $5 and r.place_of_all = 1 desc, r.place + coalesce((select n from running where running.worker_target = r.worker_target and running.project_id = r.project_id), 0),
-    r.waiting, r.dispatched_at, r.turn_id limit $2`);
+  select r.turn_id, r.epoch, r.worker_target
+  from ready r
+  order by
+    $5 and r.place_of_all = 1 desc,
+    r.place
+      + coalesce((
+        select n
+        from running
+        where running.worker_target = r.worker_target and running.project_id = r.project_id
+      ), 0),
+    r.waiting, r.dispatched_at, r.turn_id
+  limit $2`);
 
 /**
  * Dispatched turns, read from the rows. Used when doorbells cannot be heard.

@@ -68,17 +68,22 @@ const SCHEMA = `
 
 const CHANGES = `
   select table_name, string_agg(sign || rows, ' ' order by array_position('{+,~,-}', sign)) as change
-  from (select table_name, sign, sum(rows) as rows from meter.changes group by 1, 2) c group by 1 order by 1`;
+  from (select table_name, sign, sum(rows) as rows from meter.changes group by 1, 2) c
+  group by 1
+  order by 1`;
 
 /** Leaves out records that the server writes by itself, and the marks of this file. */
 const LOG = `
   with records as (
     select xid::text as xid, resource_manager as manager, record_type as type, record_length as bytes
-    from pg_get_wal_records_info($1, $2) where resource_manager not in ('XLOG', 'Standby')
+    from pg_get_wal_records_info($1, $2)
+    where resource_manager not in ('XLOG', 'Standby')
   ),
   transactions as (
     select xid, sum(bytes) as bytes, bool_or(type = 'COMMIT') and bool_or(manager <> 'Transaction') as is_flushed
-    from records group by xid having not bool_or(manager = 'LogicalMessage')
+    from records
+    group by xid
+    having not bool_or(manager = 'LogicalMessage')
   )
   select count(*) filter (where xid <> '0' and is_flushed)::int as commits, coalesce(sum(bytes), 0)::int as bytes
   from transactions`;
@@ -86,10 +91,14 @@ const LOG = `
 /** Block 0 of an update contains its new version. */
 const COLD_UPDATES = `
   select c.relname as table_name, count(*)::int as updates
-  from pg_get_wal_block_info($1, $2) b join pg_class c on c.relfilenode = b.relfilenode
+  from pg_get_wal_block_info($1, $2) b
+  join pg_class c on c.relfilenode = b.relfilenode
   where b.reldatabase = (select oid from pg_database where datname = current_database())
-    and b.block_id = 0 and b.resource_manager = 'Heap' and b.record_type like 'UPDATE%'
-  group by 1 order by 1`;
+    and b.block_id = 0
+    and b.resource_manager = 'Heap'
+    and b.record_type like 'UPDATE%'
+  group by 1
+  order by 1`;
 
 const isOfTheWork = (text: string): boolean => !text.includes('boxcar.schema_version');
 

@@ -10,13 +10,16 @@ import type { Scenario, Watcher } from './scenario.js';
  * notifications or deliveries are pending.
  */
 export async function countUnfinished(pool: pg.Pool): Promise<number> {
-  const { rows } = await pool.query<{ n: number }>(
-    `select (select count(*)::int from boxcar.turns where ended_at is null)
-       + (select count(*)::int from boxcar.batches where status = 'running')
-       + (select count(*)::int from boxcar.handoffs where ended_at is null or notifies)
-       + (select count(*)::int from boxcar.webhook_deliveries where status = 'pending')
-       + (select count(*)::int from boxcar.turns where ended_at is not null and (notifies or unseen_position is not null)) as n`,
-  );
+  const { rows } = await pool.query<{ n: number }>(`
+    select (select count(*)::int from boxcar.turns where ended_at is null)
+      + (select count(*)::int from boxcar.batches where status = 'running')
+      + (select count(*)::int from boxcar.handoffs where ended_at is null or notifies)
+      + (select count(*)::int from boxcar.webhook_deliveries where status = 'pending')
+      + (
+        select count(*)::int
+        from boxcar.turns
+        where ended_at is not null and (notifies or unseen_position is not null)
+      ) as n`);
   return rows[0]?.n ?? 0;
 }
 

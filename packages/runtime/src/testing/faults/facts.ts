@@ -32,18 +32,43 @@ export interface Facts {
 }
 
 const TURN_FACTS = `
-  select t.id, p.name as profile, pp.name as below, t.status, t.error->>'code' as error, t.step_count as steps, d.content->>'text' as text,
-    (select k.content->>'text' from boxcar.boxes b cross join lateral unnest(b.card_ids) as u(id) join boxcar.cards k on k.id = u.id
-     where b.id = t.context_box_id and k.type = 'task.instruction' limit 1) as instruction
-  from boxcar.turns t join boxcar.profiles p on p.id = t.profile_id left join boxcar.cards d on d.id = t.deliverable_card_id
-    left join boxcar.turns pt on pt.id = t.parent_turn_id left join boxcar.profiles pp on pp.id = pt.profile_id
+  select
+    t.id, p.name as profile, pp.name as below, t.status, t.error->>'code' as error, t.step_count as steps,
+    d.content->>'text' as text,
+    (
+      select k.content->>'text'
+      from boxcar.boxes b
+      cross join lateral unnest(b.card_ids) as u(id)
+      join boxcar.cards k on k.id = u.id
+      where b.id = t.context_box_id and k.type = 'task.instruction'
+      limit 1
+    ) as instruction
+  from boxcar.turns t
+  join boxcar.profiles p on p.id = t.profile_id
+  left join boxcar.cards d on d.id = t.deliverable_card_id
+  left join boxcar.turns pt on pt.id = t.parent_turn_id
+  left join boxcar.profiles pp on pp.id = pt.profile_id
   order by t.id`;
 
 const BATCH_FACTS = `
-  select b.kind, b.status, b.closing,
-    (select json_agg(t.status order by u.ordinality) from unnest(b.turn_ids) with ordinality u(id, ordinality) join boxcar.turns t on t.id = u.id) as members,
-    coalesce(b.answer::json->'results', (select c.content::json->'result'->'results' from boxcar.tool_calls k join boxcar.cards c on c.id = k.result_card_id where k.id = b.tool_call_id)) as results
-  from boxcar.batches b order by b.id`;
+  select
+    b.kind, b.status, b.closing,
+    (
+      select json_agg(t.status order by u.ordinality)
+      from unnest(b.turn_ids) with ordinality u(id, ordinality)
+      join boxcar.turns t on t.id = u.id
+    ) as members,
+    coalesce(
+      b.answer::json->'results',
+      (
+        select c.content::json->'result'->'results'
+        from boxcar.tool_calls k
+        join boxcar.cards c on c.id = k.result_card_id
+        where k.id = b.tool_call_id
+      )
+    ) as results
+  from boxcar.batches b
+  order by b.id`;
 
 export async function readFacts(pool: pg.Pool, driven: JsonValue): Promise<Facts> {
   const turns = await pool.query<TurnFact>(TURN_FACTS);

@@ -35,15 +35,34 @@ interface TurnRow {
 }
 
 const TURNS = `
-  select (select h.target_agent from boxcar.handoffs h where h.turn_id = t.id) as serves,
-    json_build_object('profile', p.name, 'below', pp.name, 'primitive', t.primitive, 'depth', t.depth, 'is_awaited', t.is_awaited,
-      'status', t.status, 'error', t.error->>'code', 'steps', t.step_count, 'pending', t.pending_calls, 'deliverable', d.content) as head,
-    (select json_agg(k.content order by u.ordinality) from boxcar.boxes b cross join lateral unnest(b.card_ids) with ordinality u(id, ordinality)
-       join boxcar.cards k on k.id = u.id where b.id = t.context_box_id) as context,
-    (select json_agg(json_build_object('kind', e.kind, 'name', e.payload->>'name', 'step', e.step, 'type', k.type, 'role', k.role, 'content', k.content) order by e.position)
-       from boxcar.tape_entries e left join boxcar.cards k on k.id = e.card_id where e.box_id = t.output_box_id and e.turn_id = t.id) as tape
-  from boxcar.turns t join boxcar.profiles p on p.id = t.profile_id left join boxcar.cards d on d.id = t.deliverable_card_id
-    left join boxcar.turns pt on pt.id = t.parent_turn_id left join boxcar.profiles pp on pp.id = pt.profile_id`;
+  select
+    (select h.target_agent from boxcar.handoffs h where h.turn_id = t.id) as serves,
+    json_build_object(
+      'profile', p.name, 'below', pp.name, 'primitive', t.primitive, 'depth', t.depth, 'is_awaited', t.is_awaited,
+      'status', t.status, 'error', t.error->>'code', 'steps', t.step_count, 'pending', t.pending_calls,
+      'deliverable', d.content
+    ) as head,
+    (
+      select json_agg(k.content order by u.ordinality)
+      from boxcar.boxes b
+      cross join lateral unnest(b.card_ids) with ordinality u(id, ordinality)
+      join boxcar.cards k on k.id = u.id
+      where b.id = t.context_box_id
+    ) as context,
+    (
+      select json_agg(json_build_object(
+        'kind', e.kind, 'name', e.payload->>'name', 'step', e.step, 'type', k.type, 'role', k.role,
+        'content', k.content
+      ) order by e.position)
+      from boxcar.tape_entries e
+      left join boxcar.cards k on k.id = e.card_id
+      where e.box_id = t.output_box_id and e.turn_id = t.id
+    ) as tape
+  from boxcar.turns t
+  join boxcar.profiles p on p.id = t.profile_id
+  left join boxcar.cards d on d.id = t.deliverable_card_id
+  left join boxcar.turns pt on pt.id = t.parent_turn_id
+  left join boxcar.profiles pp on pp.id = pt.profile_id`;
 
 interface HandoffRow {
   readonly head: Readonly<Record<string, JsonValue>>;
@@ -51,13 +70,31 @@ interface HandoffRow {
 }
 
 const HANDOFFS = `
-  select json_build_object('source', case when h.parent_turn_id is null then h.source_agent end, 'target', h.target_agent, 'platform', h.platform, 'is_awaited', h.is_awaited, 'phase', h.phase, 'error', h.error->>'code',
-      'ticket', (select a.status from boxcar.approvals a where a.id = h.ticket_id), 'is_served', h.turn_id is not null, 'is_joined', h.joined_to is not null,
-      'sent', (select json_agg(d.status) from (
+  select
+    json_build_object(
+      'source', case when h.parent_turn_id is null then h.source_agent end,
+      'target', h.target_agent, 'platform', h.platform, 'is_awaited', h.is_awaited, 'phase', h.phase,
+      'error', h.error->>'code',
+      'ticket', (select a.status from boxcar.approvals a where a.id = h.ticket_id),
+      'is_served', h.turn_id is not null, 'is_joined', h.joined_to is not null,
+      'sent', (
+        select json_agg(d.status)
+        from (
           -- A question that another attempt has asked again is told again.
-          select distinct on (e.handoff_id, e.type, e.data->>'question', w.push_config, case when e.type <> 'handoff.question' then w.id end) w.status
-          from boxcar.webhook_deliveries w join boxcar.handoff_events e on e.handoff_id = w.event_handoff_id and e.seq = w.event_seq
-          where w.handoff_id = h.id order by e.handoff_id, e.type, e.data->>'question', w.push_config, case when e.type <> 'handoff.question' then w.id end, e.seq desc) d), 'is_told', h.notifies is false) as head,
+          select distinct on (
+            e.handoff_id, e.type, e.data->>'question', w.push_config,
+            case when e.type <> 'handoff.question' then w.id end
+          ) w.status
+          from boxcar.webhook_deliveries w
+          join boxcar.handoff_events e on e.handoff_id = w.event_handoff_id and e.seq = w.event_seq
+          where w.handoff_id = h.id
+          order by e.handoff_id, e.type, e.data->>'question', w.push_config,
+            case when e.type <> 'handoff.question' then w.id end,
+            e.seq desc
+        ) d
+      ),
+      'is_told', h.notifies is false
+    ) as head,
     (select json_agg(e.type order by e.seq) from boxcar.handoff_events e where e.handoff_id = h.id) as events
   from boxcar.handoffs h`;
 
@@ -186,8 +223,12 @@ export async function readOutcome(pool: pg.Pool, scenario: Scenario, driven: Jso
 export async function readRepeatedEffects(pool: pg.Pool, scenario: Scenario): Promise<string[]> {
   const once = onceOnly(scenario);
   const { rows } = await pool.query<{ what: string }>(
-    `select name || ' of call ' || tool_call_id || ' ran ' || count(*) || ' times' as what from public.effects
-     where name = any ($1) group by name, tool_call_id having count(*) > 1`,
+    `
+      select name || ' of call ' || tool_call_id || ' ran ' || count(*) || ' times' as what
+      from public.effects
+      where name = any ($1)
+      group by name, tool_call_id
+      having count(*) > 1`,
     [once],
   );
   return rows.map(({ what }) => what);

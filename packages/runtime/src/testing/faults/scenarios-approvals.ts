@@ -58,9 +58,12 @@ export const approvals: Scenario = {
       ['pay', 'approve'],
       ['wipe', 'deny'],
     ] as const) {
-      const { id } = await watcher.until(
-        `select id from boxcar.approvals where tool_name = '${tool}' and voided_at is null order by created_at desc limit 1`,
-      );
+      const { id } = await watcher.until(`
+        select id
+        from boxcar.approvals
+        where tool_name = '${tool}' and voided_at is null
+        order by created_at desc
+        limit 1`);
       await decide(client, String(id), verb);
     }
     return answer;

@@ -85,9 +85,11 @@ export const cancelTree: Scenario = {
   profiles: [boss('lead', [fork(['endless', 'middle'])]), boss('middle', [ask('endless')]), endless],
   drive: async (client, watcher) => {
     const { turn_id } = await launch(client);
-    await watcher.until(
-      `select 1 as one from boxcar.turns t where t.run_id = (select run_id from boxcar.turns where id = '${turn_id}') having count(*) = 4`,
-    );
+    await watcher.until(`
+      select 1 as one
+      from boxcar.turns t
+      where t.run_id = (select run_id from boxcar.turns where id = '${turn_id}')
+      having count(*) = 4`);
     return cancel(client, { turn_id });
   },
   judge: (facts) => judgeCanceledRun(facts, [4]),

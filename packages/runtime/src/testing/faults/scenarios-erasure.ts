@@ -17,8 +17,10 @@ const CARDS = `select coalesce(json_agg(c.id), '[]') as ids from boxcar.cards c 
 
 /** The places of the word: as text of a row, by table. */
 const PLACES = `
-  select coalesce(json_agg(w.place order by w.place), '[]') as places from (
-    select distinct x.place from (
+  select coalesce(json_agg(w.place order by w.place), '[]') as places
+  from (
+    select distinct x.place
+    from (
       ${[
         'cards',
         'tape_entries',
@@ -35,7 +37,8 @@ const PLACES = `
       ]
         .map((table) => `select '${table}' as place, t::text as text from boxcar.${table} t`)
         .join(' union all ')}
-    ) x where x.text like '%${WORD}%'
+    ) x
+    where x.text like '%${WORD}%'
   ) w`;
 
 /**
@@ -56,8 +59,13 @@ const LATE_ANSWERS = `
     for each row when (new.response->>'command' = 'search') execute function public.wait_for_erasure()`;
 
 const IS_READ = `
-  select 1 as one where exists (select from pg_locks l where l.locktype = 'advisory' and l.objid = 1421
-      and l.database = (select d.oid from pg_database d where d.datname = current_database()))
+  select 1 as one
+  where exists (
+      select from pg_locks l
+      where l.locktype = 'advisory'
+        and l.objid = 1421
+        and l.database = (select d.oid from pg_database d where d.datname = current_database())
+    )
     or exists (select from boxcar.operations o where o.response->>'command' = 'search')`;
 
 /** Answers that repeat words of erased cards. There must be none: either the first erasure found them, or they were read after it. */
@@ -153,9 +161,10 @@ export const erasures: Scenario = {
     // Before another erasure removes all answers of the project.
     const { quotes = null } = await watcher.until(QUOTES);
     await eraseAll(client, watcher);
-    await watcher.until(
-      "select 1 as one where not exists (select from boxcar.turns where ended_at is null) and not exists (select from boxcar.batches where status = 'running')",
-    );
+    await watcher.until(`
+      select 1 as one
+      where not exists (select from boxcar.turns where ended_at is null)
+        and not exists (select from boxcar.batches where status = 'running')`);
     await eraseAll(client, watcher);
     const { places = null } = await watcher.until(PLACES);
     return { quotes, places };

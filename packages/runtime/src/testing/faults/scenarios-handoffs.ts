@@ -146,9 +146,10 @@ export const handoffQuestions: Scenario = {
       // A question whose process has died is closed until another process asks it again. After a lost answer the question already has its
       // reply.
       for (let isAnswered = false; !isAnswered; ) {
-        await watcher.until(
-          `select 1 as one from boxcar.handoff_messages q where q.seq = ${seq} and q.replies_to is null and (q.closed_at is null or ${answered})`,
-        );
+        await watcher.until(`
+          select 1 as one
+          from boxcar.handoff_messages q
+          where q.seq = ${seq} and q.replies_to is null and (q.closed_at is null or ${answered})`);
         isAnswered = await client.use(async (runtime) => {
           const tool = new HandoffTool({ runtime, concurrency: 0 });
           await tool.reply(handoff_id, `reply ${seq}`, { question: seq }).catch((error: unknown) => {
@@ -371,17 +372,20 @@ export const publicPushes: Scenario = {
         );
       });
     }
-    await watcher.until(
-      `select id from boxcar.handoffs h where h.id = '${handoff_id}' and h.ended_at is not null and not exists (select from boxcar.webhook_deliveries w where w.status = 'pending')`,
-    );
+    await watcher.until(`
+      select id
+      from boxcar.handoffs h
+      where h.id = '${handoff_id}'
+        and h.ended_at is not null
+        and not exists (select from boxcar.webhook_deliveries w where w.status = 'pending')`);
     const { received } = receiver;
     const ids = new Set(received.map(({ id }) => id));
     // The same question is reported again when another attempt has asked it, unless that was before the receiver was set.
-    const told = await watcher.until(
-      "select count(*)::int as count from boxcar.handoff_events where type in ('handoff.question', 'handoff.completed') and (type = 'handoff.question' or handoff_id = '" +
-        handoff_id +
-        "')",
-    );
+    const told = await watcher.until(`
+      select count(*)::int as count
+      from boxcar.handoff_events
+      where type in ('handoff.question', 'handoff.completed')
+        and (type = 'handoff.question' or handoff_id = '${handoff_id}')`);
     if (ids.size < 2 || ids.size > Number(told.count) || !received.every(({ isGenuine }) => isGenuine))
       throw new Error(`was sent: ${JSON.stringify(received)}`);
     const { phase, result } = (await atDoor((door) => door.get(handoff_id))) ?? {};

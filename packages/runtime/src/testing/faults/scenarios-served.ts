@@ -48,9 +48,12 @@ export const servedTools: Scenario = {
   ],
   drive: async (client, watcher) => {
     const answer = await client.submit('launch_principal', { profile_name: 'clerk', instruction: 'go' });
-    const { id } = await watcher.until(
-      "select id from boxcar.approvals where tool_name = 'desk.file' and voided_at is null order by created_at desc limit 1",
-    );
+    const { id } = await watcher.until(`
+      select id
+      from boxcar.approvals
+      where tool_name = 'desk.file' and voided_at is null
+      order by created_at desc
+      limit 1`);
     await decide(client, String(id), 'approve');
     return answer;
   },

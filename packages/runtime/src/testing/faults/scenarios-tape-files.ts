@@ -26,9 +26,12 @@ async function resetOnce(tape: Tape): Promise<void> {
 
 /** Each tape without its ids: name, incarnation, entries, the last anchor with its state, and whether it is archived. */
 const TAPES = `
-  select json_agg(json_build_array(b.tape_name, b.incarnation, b.head_position, e.anchor_name, c.content->'data'->'n', b.archived_at is not null)
-    order by b.tape_name, b.incarnation)::text as tapes
-  from boxcar.boxes b join boxcar.tape_entries e on e.box_id = b.id and e.position = b.last_anchor_position join boxcar.cards c on c.id = e.card_id
+  select json_agg(json_build_array(
+    b.tape_name, b.incarnation, b.head_position, e.anchor_name, c.content->'data'->'n', b.archived_at is not null
+  ) order by b.tape_name, b.incarnation)::text as tapes
+  from boxcar.boxes b
+  join boxcar.tape_entries e on e.box_id = b.id and e.position = b.last_anchor_position
+  join boxcar.cards c on c.id = e.card_id
   where b.kind = 'tape'`;
 const EXPECTED = [
   ['filed', 1, 4, 'session/start', null, true],

@@ -95,16 +95,20 @@ export const tapeCommands: Scenario = {
     const send = (instruction: string): Promise<JsonValue> =>
       client.submit('delegate_async', { target_strategy: 'reuse', target_ref, instruction });
     await send('go');
-    await watcher.until(
-      `select 1 as one from boxcar.turns t join boxcar.agents a on a.id = t.agent_id where a.name = '${target_ref}' and t.ended_at is not null`,
-    );
+    await watcher.until(`
+      select 1 as one
+      from boxcar.turns t
+      join boxcar.agents a on a.id = t.agent_id
+      where a.name = '${target_ref}' and t.ended_at is not null`);
     await send(',handoff name=c');
     await send(',tape.reset archive=true');
     await send(',handoff name=d');
-    return watcher.until(
-      `select string_agg(b.incarnation || ' ' || e.anchor_name, ', ' order by b.incarnation, e.position) as anchors from boxcar.boxes b
-       join boxcar.agents a on a.id = b.owner_agent_id join boxcar.tape_entries e on e.box_id = b.id where a.name = '${target_ref}' and e.kind = 'anchor'`,
-    );
+    return watcher.until(`
+      select string_agg(b.incarnation || ' ' || e.anchor_name, ', ' order by b.incarnation, e.position) as anchors
+      from boxcar.boxes b
+      join boxcar.agents a on a.id = b.owner_agent_id
+      join boxcar.tape_entries e on e.box_id = b.id
+      where a.name = '${target_ref}' and e.kind = 'anchor'`);
   },
 };
 

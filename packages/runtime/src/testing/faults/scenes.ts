@@ -11,7 +11,8 @@ const LOSSES = `
   create table public.losses (turn_id uuid);
   create function public.note_loss() returns trigger language plpgsql as $$
     begin insert into public.losses values (new.id); return null; end $$;
-  create trigger note_loss after update of losses on boxcar.turns for each row when (new.losses > old.losses) execute function public.note_loss()`;
+  create trigger note_loss after update of losses on boxcar.turns
+    for each row when (new.losses > old.losses) execute function public.note_loss()`;
 
 /** Rows that cases have left would slow down every check. The vacuum does not run each time, because plans are made again after it. */
 const VACUUM_EVERY = 15;
@@ -73,8 +74,13 @@ export class Scenes implements AsyncDisposable {
     const put = (rows: string): Promise<unknown> =>
       this.#putter.query(
         // The replica role allows changes of immutable rows: all rows are replaced here.
-        `begin; set local session_replication_role = 'replica';
-         delete from boxcar.workers where not id::text = any ('{${workerIds.join()}}'); ${rows}; commit`,
+        `
+          begin;
+          set local session_replication_role = 'replica';
+          delete from boxcar.workers
+          where not id::text = any ('{${workerIds.join()}}');
+          ${rows};
+          commit`,
       );
     const known = this.#scenes.get(scenario);
     if (known !== undefined) await put(known);
@@ -109,7 +115,10 @@ async function apply({ profiles }: Scenario, runtime: Pick<Runtime, 'applyProfil
 
 async function tableNames({ pool }: TestDatabase): Promise<readonly string[]> {
   const { rows } = await pool.query<{ name: string }>(
-    `select c.relname as name from pg_class c where c.relnamespace = 'boxcar'::regnamespace and c.relkind = 'r' and c.relname <> all ($1)`,
+    `
+      select c.relname as name
+      from pg_class c
+      where c.relnamespace = 'boxcar'::regnamespace and c.relkind = 'r' and c.relname <> all ($1)`,
     [KEPT],
   );
   return rows.map(({ name }) => name);

@@ -16,9 +16,12 @@ const LATE = 'evidence.body';
 
 /** The youngest of the submissions whose runs have ended completely. */
 const NEXT = `
-  select t.id as turn_id, t.project_id from boxcar.turns t
-  where t.id = any ($1::uuid[]) and not exists (select from boxcar.turns o where o.run_id = t.run_id and o.ended_at is null)
-  order by t.id desc limit 1`;
+  select t.id as turn_id, t.project_id
+  from boxcar.turns t
+  where t.id = any ($1::uuid[])
+    and not exists (select from boxcar.turns o where o.run_id = t.run_id and o.ended_at is null)
+  order by t.id desc
+  limit 1`;
 
 const CARDS = "select c.id from boxcar.cards c where c.content::text like '%' || $1 || '%'";
 const ERASED =

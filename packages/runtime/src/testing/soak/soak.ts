@@ -262,10 +262,19 @@ async function countOpen(pool: pg.Pool): Promise<number> {
 async function describeOpen(pool: pg.Pool): Promise<string[]> {
   const rows = await ask<{ what: string }>(
     pool,
-    `select 'turn ' || t.id || ' is ' || t.status || ' at epoch ' || t.epoch || ', step ' || t.step_count || ', attempt ' || t.attempt
-       || ', dispatched ' || coalesce(t.dispatched_at::text, 'never') || ', held by ' || coalesce(t.holder_id::text, 'nobody')
-       || ', waits for ' || coalesce((select string_agg(k.name || ' ' || k.id, ', ') from boxcar.tool_calls k where k.turn_id = t.id and k.status = 'pending'), 'no call') as what
-     from boxcar.turns t where t.ended_at is null order by t.id limit 20`,
+    `
+      select 'turn ' || t.id || ' is ' || t.status || ' at epoch ' || t.epoch || ', step ' || t.step_count
+        || ', attempt ' || t.attempt || ', dispatched ' || coalesce(t.dispatched_at::text, 'never')
+        || ', held by ' || coalesce(t.holder_id::text, 'nobody')
+        || ', waits for ' || coalesce((
+          select string_agg(k.name || ' ' || k.id, ', ')
+          from boxcar.tool_calls k
+          where k.turn_id = t.id and k.status = 'pending'
+        ), 'no call') as what
+      from boxcar.turns t
+      where t.ended_at is null
+      order by t.id
+      limit 20`,
   );
   return rows.map(({ what }) => what);
 }
@@ -300,8 +309,12 @@ async function findWrong(
 async function findRepeated(pool: pg.Pool): Promise<string[]> {
   const rows = await ask<{ what: string }>(
     pool,
-    `select 'call ' || tool_call_id || ' of ' || name || ' ran ' || count(*) || ' times' as what from public.effects
-     where name = 'note' group by tool_call_id, name having count(*) > 1`,
+    `
+      select 'call ' || tool_call_id || ' of ' || name || ' ran ' || count(*) || ' times' as what
+      from public.effects
+      where name = 'note'
+      group by tool_call_id, name
+      having count(*) > 1`,
   );
   return rows.map(({ what }) => what);
 }

@@ -2,24 +2,68 @@ import type pg from 'pg';
 
 /** Sessions of this database that wait, block others or have an open transaction, with what they wait for. */
 const SESSIONS = `
-  with here as (select a.*, pg_blocking_pids(a.pid) as blockers from pg_stat_activity a where a.datname = current_database() and a.pid <> pg_backend_pid())
-  select h.pid, h.client_port, h.application_name as name, h.state, coalesce(h.wait_event_type || '/' || h.wait_event, 'nothing') as waits_for, h.blockers,
-    round(extract(epoch from now() - h.xact_start) * 1000)::int as open_ms, left(regexp_replace(h.query, '\\s+', ' ', 'g'), 160) as query,
-    (select string_agg(l.locktype || ' ' || coalesce(l.relation::regclass::text, l.transactionid::text, l.classid || ':' || l.objid, '') || ' ' || l.mode, ', ')
-     from pg_locks l where l.pid = h.pid and (not l.granted or l.locktype in ('advisory', 'tuple'))
-       and (l.database is null or l.database = (select oid from pg_database where datname = current_database()))) as locks
+  with here as (
+    select a.*, pg_blocking_pids(a.pid) as blockers
+    from pg_stat_activity a
+    where a.datname = current_database() and a.pid <> pg_backend_pid()
+  )
+  select
+    h.pid, h.client_port, h.application_name as name, h.state,
+    coalesce(h.wait_event_type || '/' || h.wait_event, 'nothing') as waits_for,
+    h.blockers,
+    round(extract(epoch from now() - h.xact_start) * 1000)::int as open_ms,
+    left(regexp_replace(h.query, '\\s+', ' ', 'g'), 160) as query,
+    (
+      select string_agg(
+        l.locktype
+          || ' ' || coalesce(l.relation::regclass::text, l.transactionid::text, l.classid || ':' || l.objid, '')
+          || ' ' || l.mode,
+        ', '
+      )
+      from pg_locks l
+      where l.pid = h.pid
+        and (not l.granted or l.locktype in ('advisory', 'tuple'))
+        and (l.database is null or l.database = (select oid from pg_database where datname = current_database()))
+    ) as locks
   from here h
-  where cardinality(h.blockers) > 0 or h.xact_start is not null or exists (select from here o where h.pid = any (o.blockers))
+  where cardinality(h.blockers) > 0
+    or h.xact_start is not null
+    or exists (select from here o where h.pid = any (o.blockers))
   order by h.xact_start nulls last`;
 
 const TURNS = `
-  select 'turn ' || t.id || ' of ' || p.name || ' is ' || t.status || ' at epoch ' || t.epoch || ', step ' || t.step_count || ', attempt ' || t.attempt
-    || case when t.holder_id is null then ', held by no worker' when w.id is null then ', held by a worker that is gone'
-         else ', held by a worker whose lease ' || case when w.lease_until > now() then 'lives' else 'has lapsed' end end
-    || coalesce(', waits for ' || (select string_agg(k.name || ' (' || k.status || ')', ', ') from boxcar.tool_calls k where k.turn_id = t.id and k.status = 'pending'), '')
-    || coalesce(', failed before: ' || (select string_agg(f.kind || ' ' || f.attempts || ' times, next at ' || f.next_try_at || ': ' || left(f.last_error, 200), '; ') from boxcar.sweep_failures f where f.row_id = t.id), '') as what
-  from boxcar.turns t join boxcar.profiles p on p.id = t.profile_id left join boxcar.workers w on w.id = t.holder_id
-  where t.ended_at is null order by t.id limit 20`;
+  select 'turn ' || t.id || ' of ' || p.name || ' is ' || t.status || ' at epoch ' || t.epoch
+    || ', step ' || t.step_count || ', attempt ' || t.attempt
+    || case
+      when t.holder_id is null then ', held by no worker'
+      when w.id is null then ', held by a worker that is gone'
+      else ', held by a worker whose lease ' || case when w.lease_until > now() then 'lives' else 'has lapsed' end
+    end
+    || coalesce(
+      ', waits for ' || (
+          select string_agg(k.name || ' (' || k.status || ')', ', ')
+          from boxcar.tool_calls k
+          where k.turn_id = t.id and k.status = 'pending'
+        ),
+      ''
+    )
+    || coalesce(
+      ', failed before: ' || (
+          select string_agg(
+            f.kind || ' ' || f.attempts || ' times, next at ' || f.next_try_at || ': ' || left(f.last_error, 200),
+            '; '
+          )
+          from boxcar.sweep_failures f
+          where f.row_id = t.id
+        ),
+      ''
+    ) as what
+  from boxcar.turns t
+  join boxcar.profiles p on p.id = t.profile_id
+  left join boxcar.workers w on w.id = t.holder_id
+  where t.ended_at is null
+  order by t.id
+  limit 20`;
 
 interface Session {
   readonly pid: number;

@@ -59,18 +59,28 @@ const dueWork: Scenario = {
  * timing.
  */
 const READY = `
-  select 1 as one from boxcar.turns t join boxcar.profiles p on p.id = t.profile_id
+  select 1 as one
+  from boxcar.turns t
+  join boxcar.profiles p on p.id = t.profile_id
   where t.status = 'suspended' or (p.name = 'endless' and t.start_position is not null)
   having count(*) = 4`;
 
 /** Moves deadlines, rings and leases into the past. */
 const OVERDUE = `
-  update boxcar.batches set deadline_at = now() - interval '1 second';
-  update boxcar.tool_calls set deadline_at = now() - interval '1 second' where name = 'fetch';
-  update boxcar.turns t set deadline_at = now() - interval '1 second' from boxcar.profiles p
-    where p.id = t.profile_id and p.name = 'endless' and t.depth = 0;
-  update boxcar.turns set dispatched_at = now() - interval '1 minute' where status = 'dispatched';
-  update boxcar.workers set lease_until = now() - interval '30 days'`;
+  update boxcar.batches
+  set deadline_at = now() - interval '1 second';
+  update boxcar.tool_calls
+  set deadline_at = now() - interval '1 second'
+  where name = 'fetch';
+  update boxcar.turns t
+  set deadline_at = now() - interval '1 second'
+  from boxcar.profiles p
+  where p.id = t.profile_id and p.name = 'endless' and t.depth = 0;
+  update boxcar.turns
+  set dispatched_at = now() - interval '1 minute'
+  where status = 'dispatched';
+  update boxcar.workers
+  set lease_until = now() - interval '30 days'`;
 
 async function makeDue({ client, watcher, helper, backend }: Beforehand): Promise<void> {
   const { pool } = backend.database;
