@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { placeOf } from './ring-order.js';
+import { placeOf, priorityAt } from './ring-order.js';
 
 test('a step of priority is worth a second, and priority 0 is first', () => {
   const now = 1_800_000_000_000;
@@ -16,4 +16,16 @@ test('BullMQ accepts the place at any time', () => {
     expect(place).toBeGreaterThanOrEqual(1);
     expect(place).toBeLessThanOrEqual(2_097_152);
   }
+});
+
+test('a ring keeps its place, to the second, when it is added again later', () => {
+  const now = 1_800_000_000_000;
+  const wraps = (2_097_152 * 858 + 2_097_150) * 1_000;
+  for (const from of [now, wraps])
+    for (const priority of [0, 1, 8])
+      for (const later of [0, 500, 1_000, 8_000, 60_000, 86_400_000]) {
+        const place = placeOf({ priority }, from);
+        const again = placeOf({ priority: priorityAt(place, from + later) }, from + later);
+        expect([place, (place % 2_097_152) + 1]).toContain(again);
+      }
 });

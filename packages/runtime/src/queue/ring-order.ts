@@ -12,3 +12,10 @@ const LAST_PLACE = 2_097_152;
 export function placeOf({ priority = 1 }: Pick<Ring, 'priority'>, now: number): number {
   return priority === 0 ? 0 : 1 + ((Math.floor(now / 1_000) + priority) % LAST_PLACE);
 }
+
+/** The priority that gives a ring this place now, to the second. Negative when the place is of an earlier second. */
+export function priorityAt(place: number, now: number): number {
+  if (place === 0) return 0;
+  // 0 would precede all others.
+  return place - 1 - (Math.floor(now / 1_000) % LAST_PLACE) || 1;
+}

@@ -1,5 +1,5 @@
 import type { Ring } from '@boxcar/kernel';
-import { placeOf } from './ring-order.js';
+import { placeOf, priorityAt } from './ring-order.js';
 
 export const keyOf = (ring: Pick<Ring, 'turnId' | 'epoch'>): string => `${ring.turnId}-${ring.epoch}`;
 
@@ -74,9 +74,12 @@ export class WaitingRings {
     return this.#lines.get(workerTarget)?.first();
   }
 
-  /** Removes all rings. @returns Them, with the lowest place first. */
+  /** Removes all rings. @returns Them, with the lowest place first, and with priorities that keep their places. */
   takeAll(): readonly Ring[] {
-    const all = [...this.#rings.values()].sort((a, b) => a.place - b.place).map(({ ring }) => ring);
+    const now = this.#now();
+    const all = [...this.#rings.values()]
+      .sort((a, b) => a.place - b.place)
+      .map(({ ring, place }) => ({ ...ring, priority: priorityAt(place, now) }));
     this.#rings.clear();
     this.#lines.clear();
     return all;

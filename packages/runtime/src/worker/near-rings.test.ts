@@ -4,10 +4,14 @@ import type { Model, ProjectId, Ring, TurnId } from '@boxcar/kernel';
 import { createModelRouter } from '@boxcar/llm';
 import { queueBackends, waitFor } from '@boxcar/testkit';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { silentLog } from '../lib/log.js';
 import { newId } from '../lib/new-id.js';
 import { type OpenRuntime, openRuntime } from '../open.js';
+import { BullMqDoorbell } from '../queue/doorbell-bullmq.js';
+import { openQueues } from '../queue/queues.js';
 import { checkInvariants } from '../testing/invariants.js';
 import { type TestBackend, testBackend } from '../testing/queue-backend.js';
+import { NearRings } from './near-rings.js';
 import { createWorker, type Worker, type WorkerOptions } from './worker.js';
 
 /** No sweep repeats a ring, and no heartbeat is needed after the first ones. */
@@ -338,6 +342,76 @@ describe.each(queueBackends())('with queues on %s, rings of a process with a wor
     expect(ends).toBeLessThanOrEqual(2);
     own.letAllGo();
     for (const turnId of [...near, far]) await end(turnId);
+  });
+
+  test('stay in it when its direct connection is replaced: its own notice is not another worker', async () => {
+    const { pool } = backend.database;
+    const lockedAt = async () =>
+      (await pool.query<{ at: string }>('select locked_at::text as at from boxcar.workers')).rows[0]?.at;
+    own.isHolding = true;
+    await own.work();
+    await own.untilAlone();
+    const turnIds: TurnId[] = [];
+    for (let n = 0; n < 4; n++) turnIds.push(await own.launch('leaf', `${n}`));
+    await own.untilHeld();
+    const before = await lockedAt();
+    await pool.query(
+      `select pg_terminate_backend(pid) from pg_stat_activity
+       where application_name = 'boxcar-worker' and datname = current_database()`,
+    );
+    await waitFor(
+      async () => {
+        const now = await lockedAt();
+        return now !== undefined && now !== before;
+      },
+      { message: 'the worker has its lock again' },
+    );
+    await beats();
+    expect(own.rung).toEqual([]);
+    own.letAllGo();
+    for (const turnId of turnIds) await end(turnId);
+  });
+
+  test('keep their places when they go to the queue', async () => {
+    const queues = openQueues(backend.connection);
+    let clock = 1_800_000_000_000;
+    const doorbell = new BullMqDoorbell(queues, silentLog, () => clock);
+    let sending: Promise<void> | undefined;
+    const near = new NearRings({
+      targets: [''],
+      isStale: () => false,
+      send: (rings) => {
+        sending = doorbell.ring(rings);
+      },
+      now: () => clock,
+    });
+    near.renewed(false, performance.now());
+    const ringOf = (priority: number): Ring => ({
+      turnId: newId<'turn'>(),
+      epoch: 1,
+      workerTarget: '',
+      priority,
+    });
+    const [old, raised, far, young] = [ringOf(8), ringOf(8), ringOf(1), ringOf(1)];
+    near.keep([old, raised]);
+    await near.raise([raised]);
+    clock += 50_000;
+    await doorbell.ring([far]);
+    clock += 10_000;
+    near.keep([young]);
+    near.meet();
+    await sending;
+    const order: TurnId[] = [];
+    const subscription = await doorbell.listen({
+      workerTarget: '',
+      concurrency: 1,
+      handle: async ({ turnId }) => void order.push(turnId),
+      onError: () => undefined,
+    });
+    await waitFor(() => order.length === 4, { message: 'all rings are delivered' });
+    await subscription.close();
+    await doorbell.close();
+    expect(order).toEqual([raised, old, far, young].map(({ turnId }) => turnId));
   });
 
   test('do not show the model the asynchronous context of the code that rings', async () => {

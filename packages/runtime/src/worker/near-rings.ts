@@ -5,8 +5,8 @@
  *
  * N1  Only rings stay here, never facts. A ring that is lost with the process is rung again by the sweep.
  * N2  As soon as another worker starts, of whatever target, the waiting rings go to the queue. The workers then share
- *     them, and the sweep of any worker finds them there. The same happens when this worker closes, and when it has lost
- *     its lease.
+ *     them, and the sweep of any worker finds them there. They keep their places in the order. The same happens when this
+ *     worker closes, and when it has lost its lease.
  * N3  The waiting rings are one more queue of the slots: they take turns with the queues of BullMQ, in the order of
  *     their priorities. At most `MAX_KEPT` wait here.
  */
@@ -17,7 +17,7 @@ import { InProcessDoorbell } from '../queue/index.js';
 const MAX_KEPT = 1_000;
 
 export class NearRings {
-  readonly #waiting = new InProcessDoorbell();
+  readonly #waiting: InProcessDoorbell;
   readonly #targets: readonly string[];
   readonly #isStale: () => boolean;
   readonly #send: (rings: readonly Ring[]) => void;
@@ -29,12 +29,15 @@ export class NearRings {
   /**
    * @param parts.isStale - True while this worker has no lease.
    * @param parts.send - Rings by the queue.
+   * @param parts.now - Clock for tests, in milliseconds.
    */
   constructor(parts: {
     readonly targets: readonly string[];
     readonly isStale: () => boolean;
     readonly send: (rings: readonly Ring[]) => void;
+    readonly now?: () => number;
   }) {
+    this.#waiting = new InProcessDoorbell(parts.now);
     this.#targets = parts.targets;
     this.#isStale = parts.isStale;
     this.#send = parts.send;

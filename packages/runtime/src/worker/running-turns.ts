@@ -267,7 +267,11 @@ export class RunningTurns {
         controller.signal.throwIfAborted();
       },
       isDraining: () => this.#state() !== 'running',
-      whileWaiting: (work) => whileWaiting(work, controller.signal),
+      whileWaiting: (work) => {
+        // S4: the turn that this turn waits for may need the memory. The view is read again if it is needed again.
+        view.drop();
+        return whileWaiting(work, controller.signal);
+      },
     };
     const done = (async () => {
       let isLeft = false;

@@ -2,7 +2,8 @@
  * The slots of a worker, shared by the queues of all its targets.
  *
  * S1  A ring is admitted while there is a free slot, and takes it at once. Otherwise the queue gets the ring back and
- *     is paused until a slot is offered to it. So no ring waits in this process while another worker is idle.
+ *     is paused until a slot is offered to it. So no ring waits in this process while another worker is idle: near rings
+ *     wait here only while there is no other worker.
  * S2  A free slot is offered to the paused queues in rotation, one queue at a time. The other queues are paused until
  *     that queue has taken the slot or is empty. Otherwise a queue that is never empty would take every slot.
  * S3  Own rings take a slot only while all queues are known to be empty, because rings in a queue were there first.
@@ -12,6 +13,8 @@
  *     other. Before the turn continues it must have a slot again, and it gets the next slot that becomes free. A turn
  *     that was aborted meanwhile needs none: a ring of its next epoch may have the slot, and waits for its end.
  */
+
+import { AsyncLocalStorage } from 'node:async_hooks';
 
 /** How long a queue may take to answer the offer of a slot. It answers later only if its server is away. */
 const OFFER_MS = 1_000;
@@ -122,6 +125,8 @@ export class Slots {
   /** The queue to which a slot is offered. */
   #offered: Member | undefined;
   #patience: NodeJS.Timeout | undefined;
+  /** Whoever frees a slot, the queues deliver in the asynchronous context of the worker. */
+  readonly #inContext = AsyncLocalStorage.snapshot();
 
   /** @param hasRoom - S4. Call `offer` after it may have become true. */
   constructor(count: number, hasRoom: () => boolean = () => true) {
@@ -234,6 +239,6 @@ export class Slots {
     if (this.#free === 1 && !next.isSilent)
       for (const other of this.#members) if (other !== next && !other.isEmpty) this.#pause(other);
     next.isPaused = false;
-    next.intake?.resume();
+    this.#inContext(() => next.intake?.resume());
   }
 }

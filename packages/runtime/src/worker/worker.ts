@@ -6,8 +6,8 @@
  * W2  Its direct connection holds a session lock for as long as it lives, so a peer notices a death at once
  *     (`peer-watch.ts`). When only the connection breaks, the worker reports this at once by a renewal, and from then
  *     on only its lease counts.
- * W3  It never runs more turns than its concurrency, whether they arrive by a ring or from the rows. It keeps no ring
- *     without a slot for it (`slots.ts`). A turn whose row is locked gives its slot back when others may need it; the
+ * W3  It never runs more turns than its concurrency, whether they arrive by a ring or from the rows. While another worker
+ *     lives, it keeps no ring without a slot for it (`slots.ts`, `near-rings.ts`). A turn whose row is locked gives its slot back when others may need it; the
  *     sweep rings the turn again (`locked-claims.ts`).
  * W4  When a commit of one of its turns, or a submission of its process, dispatches a single turn, the worker takes it
  *     at once, without the queue. Its condition is a free slot and empty queues, so that no waiting ring is overtaken.
@@ -154,7 +154,8 @@ export class Worker implements AsyncDisposable {
         },
         ended: (turnIds) => this.#turns.abortEnded(turnIds),
         peerJoined: (id) => {
-          this.#near.meet();
+          // After its connection was replaced, a worker hears its own notice.
+          if (id !== this.#lease.id) this.#near.meet();
           this.#peerWatch.joined(id);
         },
         hinted: (ring) => this.#claims.takeHinted(ring),
