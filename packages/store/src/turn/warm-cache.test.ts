@@ -109,7 +109,7 @@ const failure = async (turn: TestTurn) => {
   };
 };
 
-test('one turn is dispatched, and the others stay in the queue while its first model call is out', async () => {
+test('one turn is dispatched, and the others stay queued while its first model call is under way', async () => {
   const [first, ...rest] = (await batch()) as [TestTurn, ...TestTurn[]];
   expect(await statuses([first, ...rest])).toEqual(['dispatched', 'queued', 'queued']);
   expect(await promoted()).toEqual([]);
@@ -117,7 +117,7 @@ test('one turn is dispatched, and the others stay in the queue while its first m
   expect(await promoted()).toEqual([]);
 });
 
-describe('the others are let in', () => {
+describe('the other turns of the group enter the window', () => {
   const ways: Record<string, (first: TestTurn) => Promise<unknown>> = {
     'when the first step is committed': async (first) => {
       await commitSteps(world.pool, [await world.commit(first)]);
@@ -155,20 +155,20 @@ describe('the others are let in', () => {
     expect((await promoted()).sort()).toEqual(idsOf(rest).sort());
   });
 
-  test('when it ends before any worker has taken it', async () => {
+  test('when the first turn ends before any worker has taken it', async () => {
     const [first, ...rest] = (await batch()) as [TestTurn, ...TestTurn[]];
     const end = await world.commit(first, { end: 'canceled', step: 'none', holder: null });
     await commitSteps(world.pool, [end]);
     expect((await promoted()).sort()).toEqual(idsOf(rest).sort());
   });
 
-  test('when its lost ring is rung again', async () => {
+  test('when the lost ring of the first turn is rung again', async () => {
     const [first, ...rest] = (await batch()) as [TestTurn, ...TestTurn[]];
     await ringAgain(world.pool, [{ turnId: first.turnId, epoch: 1, workerTarget: '' }]);
     expect((await promoted()).sort()).toEqual(idsOf(rest).sort());
   });
 
-  test('after ten seconds, whatever it does', async () => {
+  test('after ten seconds, whatever the first turn does', async () => {
     const turns = await batch();
     const [first, ...rest] = turns as [TestTurn, ...TestTurn[]];
     await world.claim(first, holder);
@@ -178,7 +178,7 @@ describe('the others are let in', () => {
     expect((await promoted()).sort()).toEqual(idsOf(rest).sort());
   });
 
-  test('also where the first one waits for its busy agent', async () => {
+  test('also when the first turn waits for its busy agent', async () => {
     const busy = await world.running({ profile, holder });
     const turns = await batch([profile, profile], busy);
     const [first, second] = turns as [TestTurn, TestTurn];
@@ -190,7 +190,7 @@ describe('the others are let in', () => {
   });
 });
 
-test('turns of others pass those that are held back, in a window that is nearly full too', async () => {
+test('other turns pass the turns that are held back, also in a window that is nearly full', async () => {
   await world.rows('delete from boxcar.workers');
   holder = await world.worker({ concurrency: 1 });
   const turns = await batch(Array.from({ length: 50 }, () => profile));
@@ -201,13 +201,13 @@ test('turns of others pass those that are held back, in a window that is nearly 
   expect((await statuses(turns)).filter((status) => status === 'queued')).toHaveLength(49);
 });
 
-test('the pools of those that were held back are known, and no others', async () => {
+test('only the pools of turns that were held back are known', async () => {
   const [first] = (await batch([profile, other, other])) as [TestTurn];
   await batch([profile, profile]);
   expect(await findWarmedTargets(world.pool, first.turnId)).toEqual(['other']);
 });
 
-test('why-stuck says what a turn that is held back waits for, and until when', async () => {
+test('why-stuck reports for what and until when a turn is held back', async () => {
   const turns = await batch();
   const [first, second] = turns as [TestTurn, TestTurn];
   await world.claim(first, holder);
