@@ -458,35 +458,39 @@ describe('custom strategies', () => {
 
   const broken: readonly [string, (keep: readonly string[]) => unknown, RegExp][] = [
     [
-      'an unknown card',
+      'a card that is not known',
       (keep) => ({ keep: [...keep, cardIdOf(9)] }),
       /keeps cacd.*, which is not a candidate/,
     ],
-    ['a card twice', (keep) => ({ keep: [...keep, cardIdOf(1), cardIdOf(1)] }), /keeps cacd.* twice/],
-    ['no protected card', () => ({ keep: [] }), /leaves out instruction, which must stay/],
-    ['not the parent pointer', (keep) => ({ keep: keep.slice(0, 1) }), /leaves out parent, which must stay/],
+    ['the same card twice', (keep) => ({ keep: [...keep, cardIdOf(1), cardIdOf(1)] }), /keeps cacd.* twice/],
+    ['cards without the protected card', () => ({ keep: [] }), /leaves out instruction, which must stay/],
+    [
+      'cards without the parent pointer',
+      (keep) => ({ keep: keep.slice(0, 1) }),
+      /leaves out parent, which must stay/,
+    ],
     [
       'a call without its result',
       (keep) => ({ keep: [...keep, cardIdOf(2)] }),
       /parts a tool call from its result \(call c\)/,
     ],
     [
-      'too much',
+      'more cards than the budget allows',
       (keep) => ({ keep: [...keep, ...cards.map(({ id }) => id)] }),
       /keeps \d+ tokens of a budget of \d+/,
     ],
     [
-      'too long a digest',
+      'a digest that is too long',
       (keep) => ({ keep, digest: { text: 'x'.repeat(200), cardIds: [cardIdOf(1)] } }),
       /keeps \d+ tokens of a budget/,
     ],
     [
-      'a digest of what stays',
+      'a digest of a card that stays',
       (keep) => ({ keep: [...keep, cardIdOf(1)], digest: { text: 'x', cardIds: [cardIdOf(1)] } }),
       /gives a digest of/,
     ],
     [
-      'a digest of what is not there',
+      'a digest of a card that does not exist',
       (keep) => ({ keep, digest: { text: 'x', cardIds: ['y'] } }),
       /gives a digest of y/,
     ],
@@ -496,29 +500,29 @@ describe('custom strategies', () => {
       /must not be blank/,
     ],
     [
-      'a reason for what stays',
+      'a reason for a card that stays',
       (keep) => ({ keep: [...keep, cardIdOf(1)], reasons: { [cardIdOf(1)]: 'x' } }),
       /gives a reason for/,
     ],
     [
-      'a reason that is no text',
+      'a reason that is not a text',
       (keep) => ({ keep, reasons: { [cardIdOf(1)]: 7 } }),
       /returned no choice: reasons/,
     ],
     ['unknown keys', (keep) => ({ keep, more: 1 }), /returned no choice/],
-    ['nothing', () => undefined, /returned no choice/],
-    ['ids that are no text', (keep) => ({ keep: [...keep, 7] }), /returned no choice: keep\.2/],
+    ['no value', () => undefined, /returned no choice/],
+    ['ids that are not texts', (keep) => ({ keep: [...keep, 7] }), /returned no choice: keep\.2/],
     ['a promise', (keep) => Promise.resolve({ keep }), /returned a promise/],
     ['a promise that fails', () => Promise.reject(new Error('later')), /returned a promise/],
     [
-      'what throws',
+      'an exception',
       () => {
         throw new Error('boom');
       },
       /threw: boom/,
     ],
     [
-      'what throws no error',
+      'an exception that is not an error',
       () => {
         throw null;
       },

@@ -306,7 +306,7 @@ describe('the work for messages is proportional to the tape', () => {
       ],
     ],
     [
-      'many steps that share one id, and results that name another one',
+      'many steps that share an id, and results that name another id',
       (n) => [
         ...idsOf(n).map(() => calls(call('same'))),
         ...idsOf(n).map(() => record('tool_result', { results: ['x'] }, { tool_call_ids: ['other'] })),

@@ -78,7 +78,7 @@ async function family(profile: 'boss' | 'waiter'): Promise<Family> {
   return { parent, child };
 }
 
-test('an undisturbed run breaks none, ended or under way', async () => {
+test('an undisturbed run violates no invariant, ended or under way', async () => {
   await family('boss');
   await checkInvariants(h.database.pool);
   await family('waiter');
@@ -86,7 +86,7 @@ test('an undisturbed run breaks none, ended or under way', async () => {
   await expect(checkInvariants(h.database.pool)).rejects.toThrow(/all-ended: .* is suspended/);
 });
 
-test('what nobody was told of, or has read, is found once all has ended', async () => {
+test('an end that was not reported, or a notice that was not read, is found once all turns have ended', async () => {
   const { parent } = await family('boss');
   // No sweep notifies in the meantime.
   for (const statement of IDLE.slice(1)) await vandal.query(statement);
@@ -107,7 +107,7 @@ test('what nobody was told of, or has read, is found once all has ended', async 
   }
 });
 
-test('only so many are listed, and what takes too long is said to be unchecked', async () => {
+test('a limited number of violations is listed, and a check that takes too long is reported as unchecked', async () => {
   await family('waiter');
   const [all] = await inspectInvariants(h.database.pool, { isSettled: true, limit: 1 });
   expect(all).toMatchObject({ name: 'all-ended', state: 'broken', hasMore: true });
@@ -132,7 +132,7 @@ test('a limit that Postgres would not accept is cut, and a limit that is not a d
     });
 });
 
-test('a pool of the caller is asked one statement at a time', async () => {
+test('a pool of the caller gets one statement at a time', async () => {
   await using pool = plainPool(h.database.url);
   for (const options of [{}, { turns: 10, timeoutMs: 60_000 }]) {
     const reports = await inspectInvariants(pool.pool, options);
@@ -249,7 +249,7 @@ const TICKET = newId();
 const BREAKS: readonly Break[] = [
   ['a handoff that its turn serves', 'boss', (f) => handoffOf(f.child, 'attempts = 0'), []],
   [
-    'a handoff that has begun although nobody was asked',
+    'a handoff that has begun without the required approval',
     'boss',
     (f) => handoffOf(f.child, `decision = '{"level": "require_approval"}'`),
     ['handoff-approved'],
@@ -277,7 +277,7 @@ const BREAKS: readonly Break[] = [
     ['handoff-approved'],
   ],
   [
-    'a handoff whose turn has ended and is told',
+    'a handoff whose turn has ended and was reported',
     'boss',
     (f) => [
       ...handoffOf(f.child, `phase = 'queued', ended_at = null, event_count = 1`),
@@ -301,13 +301,13 @@ const BREAKS: readonly Break[] = [
     ['handoff-log'],
   ],
   [
-    'a callback that nothing was sent for',
+    'a callback for which nothing was sent',
     'boss',
     (f) => handoffOf(f.child, "callback_url = 'http://a.example/'"),
     ['handoff-callback'],
   ],
   [
-    'a delivery that nobody has asked for',
+    'a delivery that was not requested',
     'boss',
     (f) => [
       ...handoffOf(f.child, 'attempts = 0'),
@@ -316,7 +316,7 @@ const BREAKS: readonly Break[] = [
     ['handoff-callback'],
   ],
   [
-    'a delivery of another event than the end',
+    'a delivery of an event that is not the end',
     'boss',
     (f) => [
       ...handoffOf(f.child, "callback_url = 'http://a.example/'"),
@@ -325,7 +325,7 @@ const BREAKS: readonly Break[] = [
     ['handoff-callback'],
   ],
   [
-    'a task whose end is sent to nobody',
+    'a task whose end is sent to no address',
     'boss',
     (f) => [
       ...handoffOf(f.child, 'attempts = 0'),
@@ -335,7 +335,7 @@ const BREAKS: readonly Break[] = [
     ['handoff-pushed'],
   ],
   [
-    'parts of two rounds that stand between each other',
+    'parts of two rounds that are mixed',
     'boss',
     (f) => [
       ...handoffOf(f.child, 'attempts = 0'),
@@ -382,7 +382,7 @@ const BREAKS: readonly Break[] = [
     ['session-counts', 'session-entries'],
   ],
   [
-    'a context entry that is on no tape',
+    'a context entry without a tape',
     'boss',
     (f) => [
       clientSessionOf(f.child, 1),
@@ -401,7 +401,7 @@ const BREAKS: readonly Break[] = [
     ['session-entries'],
   ],
   [
-    'a session that is handed on without an anchor, and to nobody who may read it',
+    'a session that is handed on without an anchor, and to no agent that may read it',
     'boss',
     (f) => [
       ...handoffOf(f.child, 'attempts = 0'),
@@ -422,7 +422,7 @@ const BREAKS: readonly Break[] = [
     ['session-counts'],
   ],
   [
-    'a hop after one that has not completed',
+    'a hop after a hop that has not completed',
     'boss',
     (f) =>
       handoffOf(f.child, `attempts = 0, parent_handoff_id = '00000000-0000-7000-8000-00000000000c', hop = 2`),
@@ -438,15 +438,20 @@ const BREAKS: readonly Break[] = [
       ),
     ['handoff-chain'],
   ],
-  ['an attempt that is in no log', 'boss', (f) => handoffOf(f.child, 'attempts = 1'), ['handoff-log']],
   [
-    'an account that has reserved what no turn was allotted',
+    'an attempt that is missing in the log',
+    'boss',
+    (f) => handoffOf(f.child, 'attempts = 1'),
+    ['handoff-log'],
+  ],
+  [
+    'an account that has reserved amounts that no turn was allotted',
     'boss',
     (f) => budgetOf(f.child, "limits, turns_used, tokens_reserved = '{}', 1, 20", 10),
     ['budget-sums'],
   ],
   [
-    'an account that has granted more than there was',
+    'an account that has granted more than it had',
     'boss',
     (f) => budgetOf(f.child, `limits, turns_used, tokens_reserved = '{"tokens": 5}', 1, 10`, 10),
     ['budget-limit'],
@@ -464,7 +469,7 @@ const BREAKS: readonly Break[] = [
     ['references-exist', 'prompt-has-manifest'],
   ],
   [
-    'a step of no turn',
+    'a step without a turn',
     'boss',
     (f) => [
       `insert into boxcar.steps select (jsonb_populate_record(s, jsonb_build_object('turn_id', gen_random_uuid()))).* from boxcar.steps s where turn_id = '${f.parent}' and step = 1`,
@@ -502,7 +507,7 @@ const BREAKS: readonly Break[] = [
     ['end-is-whole', 'one-deliverable'],
   ],
   [
-    'a turn in nobody’s hands that runs',
+    'a running turn without a holder',
     'waiter',
     (f) => [setTurn(f.parent, "status = 'running'")],
     ['end-is-whole'],
@@ -514,7 +519,7 @@ const BREAKS: readonly Break[] = [
     ['one-deliverable'],
   ],
   [
-    'a deliverable that is another card',
+    'a deliverable that is a different card',
     'boss',
     (f) => [setTurn(f.parent, `deliverable_card_id = ${deliverableOf(f.child)}`)],
     ['one-deliverable'],
@@ -530,7 +535,7 @@ const BREAKS: readonly Break[] = [
     ['decided-before-begun'],
   ],
   [
-    'a deliverable on no tape',
+    'a deliverable without a tape',
     'boss',
     () => [
       `insert into boxcar.cards (id, project_id, type, content, content_hash, size_bytes, token_estimate, author_id)
@@ -539,7 +544,7 @@ const BREAKS: readonly Break[] = [
     ['no-stray-deliverable'],
   ],
   [
-    'a submission that made a turn which is gone',
+    'a submission that made a turn which no longer exists',
     'boss',
     (f) => [
       `update boxcar.operations set made = array['${newId()}'::uuid] where made = array['${f.parent}'::uuid]`,
@@ -554,7 +559,7 @@ const BREAKS: readonly Break[] = [
     ['family'],
   ],
   [
-    'a child of a call of somebody else',
+    'a child of another turn’s call',
     'boss',
     (f) => [setTurn(f.child, `parent_tool_call_id = '${newId()}'`)],
     ['family'],
@@ -1105,7 +1110,7 @@ async function keepRows(): Promise<string> {
   return `begin; ${statements.join('; ')}; commit`;
 }
 
-describe('of a run that was ended and one that is under way', () => {
+describe('for an ended run and a run under way', () => {
   const families = new Map<'boss' | 'waiter', Family>();
   let putBack: string;
 
@@ -1128,7 +1133,7 @@ describe('of a run that was ended and one that is under way', () => {
     await vandal.query(putBack);
   });
 
-  it('nothing is reported', async () => {
+  it('no violation is reported', async () => {
     expect(await look()).toEqual([]);
   });
 
@@ -1141,7 +1146,7 @@ describe('of a run that was ended and one that is under way', () => {
   });
 });
 
-test('each of them is broken above', () => {
+test('each invariant is violated by a test above', () => {
   const broken = new Set(BREAKS.flatMap(([, , , names]) => names));
   const missing = INVARIANTS.filter(({ name }) => !broken.has(name)).map(({ name }) => name);
   // These concern only ended turns and handoffs. They are tested above, and in the tests of notifications about handoffs.

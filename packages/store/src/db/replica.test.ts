@@ -87,8 +87,8 @@ describe.runIf(hasPostgresPair())('reads on a standby', () => {
 
   test.each([
     ['refuses connections', () => proxy.cut()],
-    ['says nothing', () => proxy.stall()],
-    ['falls silent on the connections that there are', () => proxy.stallOpen()],
+    ['does not answer', () => proxy.stall()],
+    ['falls silent on its open connections', () => proxy.stallOpen()],
   ] as const)(
     'are made on the primary when the standby %s; the standby is then not asked for a while',
     async (what, fail) => {

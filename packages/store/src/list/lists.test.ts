@@ -115,7 +115,7 @@ const FILTERS: Readonly<
       .slice(0, 3 * PAGE),
   ],
   'of a rare status': [() => ({ statuses: ['failed', 'canceled'] }), down(N, 12, 1_000)],
-  'of a status that none has': [() => ({ statuses: ['running'] }), []],
+  'of a status without turns': [() => ({ statuses: ['running'] }), []],
   'of a rare profile': [() => ({ profileIds: [rare.id] }), down(N, 6, 2_000)],
   'of a common profile': [
     () => ({ profileIds: [writer.id, idOf(9, 1) as ProfileId] }),
@@ -140,7 +140,7 @@ const FILTERS: Readonly<
     () => ({ profileIds: [writer.id, rare.id], channelId: 'ops' }),
     down(N, 4, 3_000),
   ],
-  'of a channel that none has': [() => ({ channelId: 'none' }), []],
+  'of a channel without rows': [() => ({ channelId: 'none' }), []],
   'of the public channel': [() => ({ channelId: 'public' }), down(N - 1, 3 * PAGE)],
 };
 

@@ -123,7 +123,7 @@ describe('a page of a tape', () => {
     ['kinds', { kinds: ['event', 'anchor'] }],
     ['some kinds, the newest first', { kinds: ['event'], edge: 'newest', limit: 40 }],
     ['dates', { since: '2000-01-01T00:00:00Z' }],
-    ['what is readable', { upto: 60 }, (position) => position <= 60],
+    ['readable entries only', { upto: 60 }, (position) => position <= 60],
   ];
 
   test.each(RANGES)(

@@ -413,7 +413,11 @@ describe('on a long tape', () => {
   const since = '2026-01-01T00:00:00Z';
   const CASES: [string, number, (pool: pg.Pool, boxId: BoxId) => Promise<unknown>, number?][] = [
     ['after an anchor near the head', 100, (pool, id) => loadEntries(pool, id, { from: N - 99, to: N })],
-    ['the oldest of a long slice', 10, (pool, id) => loadEntries(pool, id, { from: 4, to: N, limit: 10 })],
+    [
+      'the oldest part of a long slice',
+      10,
+      (pool, id) => loadEntries(pool, id, { from: 4, to: N, limit: 10 }),
+    ],
     [
       'of a rare kind',
       3,
@@ -472,7 +476,7 @@ describe('on a long tape', () => {
     ],
     // Searches the entries near the head for a turn.
     [
-      'what it says of itself',
+      'the name of the tape',
       1,
       (pool, id) => loadTapeFacts(pool, id, { anchor: N, head: N, within: null }),
       200,
@@ -490,7 +494,7 @@ describe('on a long tape', () => {
       30,
     ],
     [
-      'what is handed over',
+      'a handed-over part',
       100,
       (pool, id) =>
         loadTapeSlice(pool, { anchor: 1, from: N - 99, to: N }, { box_id: id, readable: '{[1,)}' }),

@@ -122,21 +122,21 @@ describe('the other turns of the group enter the window', () => {
     'when the first step is committed': async (first) => {
       await commitSteps(world.pool, [await world.commit(first)]);
     },
-    'when it ends': async (first) => {
+    'when the first turn ends': async (first) => {
       await commitSteps(world.pool, [await world.commit(first, { end: 'success' })]);
     },
-    'when it is suspended by a failed call': async (first) => {
+    'when a failed call suspends the first turn': async (first) => {
       expect(await retryLater(world.pool, await failure(first))).toBe(true);
     },
-    'when its failed call is made again': async (first) => {
+    'when the failed call of the first turn is made again': async (first) => {
       await retryLater(world.pool, await failure(first));
       const now = new Date(Date.now() + 61_000);
       const rings = await wakeDue(world.pool, { now, limit: 10 });
       await claim(world.pool, rings, holder);
       expect(await world.statusOf(first)).toBe('running');
     },
-    'when its worker hands it back': (first) => world.release(holder, [first]),
-    'when its worker has died and another takes it over': async (first) => {
+    'when the worker hands the first turn back': (first) => world.release(holder, [first]),
+    'when the worker has died and another worker takes the first turn over': async (first) => {
       await world.rows("update boxcar.workers set lease_until = now() - interval '1 second' where id = $1", [
         holder,
       ]);
@@ -145,7 +145,8 @@ describe('the other turns of the group enter the window', () => {
         { turnId: first.turnId },
       ]);
     },
-    'when its row is gone': (first) => world.rows('delete from boxcar.turns where id = $1', [first.turnId]),
+    'when the row of the first turn is gone': (first) =>
+      world.rows('delete from boxcar.turns where id = $1', [first.turnId]),
   };
   test.each(Object.entries(ways))('%s', async (_name, go) => {
     const [first, ...rest] = (await batch()) as [TestTurn, ...TestTurn[]];
