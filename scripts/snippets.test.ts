@@ -100,7 +100,7 @@ it('each block is a program, commands, data or of a listed kind', () => {
   expect(snippets.length).toBeGreaterThan(50);
 });
 
-it('no fence of a page is passed over, however far it is indented', () => {
+it('every code fence of a page is read, at any indentation', () => {
   const fences = (file: string): number =>
     readFileSync(join(root, file), 'utf8').match(/^[ \t>]*(`{3,}|~{3,})/gm)?.length ?? 0;
   for (const file of pages())
@@ -123,14 +123,14 @@ it('each listed command is shown somewhere, and names scripts and files that exi
   }
 });
 
-it('data is what its language says', () => {
+it('data is valid in its language', () => {
   for (const { language, code } of snippets) {
     if (language === 'json') JSON.parse(code);
     if (language === 'yaml') expect(parseAllDocuments(code).flatMap((one) => one.errors)).toEqual([]);
   }
 });
 
-describe('the commands', () => {
+describe('each of the commands works:', () => {
   const folder = mkdtempSync(join(tmpdir(), 'boxcar-snippets-'));
   const home = process.cwd();
   let boxcar: Boxcar;
@@ -242,7 +242,7 @@ describe('the commands', () => {
   });
 });
 
-it('programs, modules and parts are told apart', () => {
+it('programs, modules and parts are distinguished', () => {
   const kinds = snippets.filter(({ language }) => ['ts', 'js'].includes(language)).map(kindOf);
   for (const kind of ['program', 'module', 'part'] as const) expect(kinds).toContain(kind);
 });
