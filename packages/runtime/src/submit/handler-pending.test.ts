@@ -212,7 +212,7 @@ describe.each(['one after the other', 'in parallel'])('a handler that calls %s',
   const both = async (calls: readonly (() => Promise<unknown>)[]): Promise<readonly string[]> => {
     const codes: string[] = [];
     const note = (error: unknown): void => void codes.push(codeOf(error));
-    if (how === 'side by side') await Promise.all(calls.map((call) => call().catch(note)));
+    if (how === 'in parallel') await Promise.all(calls.map((call) => call().catch(note)));
     else for (const call of calls) await call().catch(note);
     return codes;
   };
