@@ -391,10 +391,10 @@ describe('a policy that changes before the approval is used', () => {
   afterEach(close);
 
   for (const [name, text, expected] of [
-    ['forbids it now: it is rejected', `tools:\n  handoff:\n    permission: NEVER\n`, 'rejected'],
-    ['allows it now: it runs', `tools:\n  handoff:\n    permission: ALWAYS\n`, 'completed'],
+    ['and then forbids the handoff rejects it', `tools:\n  handoff:\n    permission: NEVER\n`, 'rejected'],
+    ['and then allows the handoff lets it run', `tools:\n  handoff:\n    permission: ALWAYS\n`, 'completed'],
     [
-      'still asks: a new ticket',
+      'and still requires an approval makes a new ticket',
       `tools:\n  handoff:\n    permission: REQUIRE_APPROVAL\nrules:\n  - condition: { tool_name: handoff, context: { platform: openai } }\n    permission: NEVER\n`,
       'pending',
     ],
