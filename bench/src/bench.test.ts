@@ -142,7 +142,7 @@ describe('the bench', () => {
       expect(of).toMatchObject({ value: null, ok: null, skipped: expect.stringContaining('redis-server') });
   });
 
-  it('reports in one line what it cannot do, and ends with 2', async () => {
+  it('reports in one line a request that it cannot fulfill, and ends with 2', async () => {
     for (const args of [['warp'], []]) {
       const { code, stdout, stderr } = await bench(args);
 

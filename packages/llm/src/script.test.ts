@@ -107,7 +107,7 @@ describe('an invalid script is refused with its path when the profile is applied
       'script.0.calls.0.arguments.x.0: item is available only',
     ],
     [
-      'item beside a repeated element',
+      'item together with a repeated element',
       [{ calls: [{ tool: 'a', arguments: { x: [{ $forEach: '{{item}}', $item: '{{item}}' }] } }] }],
       'script.0.calls.0.arguments.x.0.$forEach: item is available only',
     ],
@@ -117,7 +117,7 @@ describe('an invalid script is refused with its path when the profile is applied
       'script.0.say: item is available only',
     ],
     [
-      'results of a tool nobody calls',
+      'results of a tool that no step calls',
       [{ calls: [call] }, { say: '{{sum:results/list_file/*/lines}}' }],
       'script.1.say: results/list_file: no earlier step calls list_file',
     ],

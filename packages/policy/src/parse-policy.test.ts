@@ -175,12 +175,12 @@ it.each<[string, string | Uint8Array, string[]]>([
     ['f:3:37 rules.0.condition.context.args.a: must not be empty'],
   ],
   [
-    'a limit that is no number',
+    'a limit that is not a number',
     rule('{context: {args: {a: {less_than: "5"}}}}'),
     ['f:3:49 rules.0.condition.context.args.a.less_than: must be a finite number, not a string'],
   ],
   [
-    'a limit beside other keys',
+    'a limit together with other keys',
     rule('{context: {args: {a: {less_than: 5, equals: 4}}}}'),
     [
       'f:3:37 rules.0.condition.context.args.a: must have less_than and greater_than only, or names of arguments only',

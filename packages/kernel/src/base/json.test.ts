@@ -166,7 +166,7 @@ describe('any value that a tool returns', () => {
     ['a circle', circle, { name: 'ring', self: '[circular]' }, true],
     ['a circle without prototype', noPrototype, { self: '[circular]' }, true],
     ['the same object twice', [shared, { b: shared }], [{ a: 1 }, { b: { a: 1 } }], false],
-    ['the same object twice beside a BigInt', [shared, shared, 1n], [{ a: 1 }, { a: 1 }, '1'], true],
+    ['the same object twice and a BigInt', [shared, shared, 1n], [{ a: 1 }, { a: 1 }, '1'], true],
     ['NUL', { 'a\u0000': ['b\u0000'] }, { 'a\ufffd': ['b\ufffd'] }, true],
     ['a lone surrogate', SURROGATE, '\ufffd', true],
     [

@@ -28,7 +28,7 @@ describe('a submitted result', () => {
     expect(findingsOf({ title: '', score: null, any: 0 })).toEqual([]);
   });
 
-  test('without a required field is refused; null is no value', () => {
+  test('without a required field is refused; null is not a value', () => {
     expect(findingsOf({ title: 'a' })).toEqual(['result.any is missing']);
     expect(findingsOf({ any: 1, title: null })).toEqual([
       'result.title is null, but it is required; give a value of type string',

@@ -32,7 +32,7 @@ const good: Record<string, readonly Message[]> = {
   'several assistant texts in a row': [user(), say('one'), say('two'), user()],
   'a call with its answer': [user(), call('a'), answer('a')],
   'two calls answered in the other order': [user(), call('a', 'b'), answer('b'), answer('a')],
-  'text beside calls': [
+  'text and calls': [
     user(),
     calls('I look.', { id: 'a', name: 'tape.info', arguments: {} }),
     answer('a', 'x', 'tape.info'),
@@ -136,7 +136,7 @@ const bad: Record<string, { readonly messages: readonly Message[]; readonly says
     messages: [user(), say(''), user()],
     says: /messages\[1\]: the text is blank/,
   },
-  'white space beside calls': {
+  'white space and calls': {
     messages: [user(), calls(' ', { id: 'a', name: 'list', arguments: {} }), answer('a')],
     says: /blank text beside calls/,
   },

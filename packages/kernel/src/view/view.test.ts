@@ -475,7 +475,7 @@ describe('steps', () => {
     ]);
   });
 
-  test('a quoted result says first how the work behind its call ended', () => {
+  test('a quoted result says first how the work that its call started has ended', () => {
     const shown = (name: string, result: JsonValue): string | undefined => {
       const { cards, tape } = setup();
       tape.begin(1, [argument(cards.instruction('Go.')), native(cards.result('k9', name, result))]);

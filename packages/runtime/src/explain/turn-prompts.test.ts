@@ -773,7 +773,7 @@ describe('why', () => {
     },
   );
 
-  test('names the rule behind notices, reminders, quoted calls and results, anchors and result fields', async () => {
+  test('names the rule that produced notices, reminders, quoted calls and results, anchors and result fields', async () => {
     await h.profile(
       'heir',
       [{ say: 'done?' }, { calls: [{ tool: 'submit_result', arguments: { result: { n: 1 } } }] }],

@@ -312,7 +312,7 @@ describe('a chain', () => {
     ['a hop without a target', [{ task: 'x' }], 'hops.0.target_agent'],
     ['an unknown member', [{ target_agent: 'a', task: 'x', undo: {} }], 'undo'],
     [
-      'a hop that would undo what another chain may have done',
+      'a hop that would undo a hop of another chain',
       [
         {
           target_agent: 'a',

@@ -57,7 +57,7 @@ describe.each(wires)('%s', (provider, wire) => {
 test.each([
   ['streamed', true, [undefined, undefined]],
   ['in one piece', false, [undefined, undefined]],
-  ['beside thinking that is shown', true, ['I see.', 'I still see.']],
+  ['together with shown thinking', true, ['I see.', 'I still see.']],
 ] as const)('redacted thinking of Anthropic is sent back unchanged (%s)', async (_, stream, [one, two]) => {
   const hidden = ['nobody reads this', 'nor this'];
   const call = (id: string, at: string) => ({ id, name: 'look', arguments: JSON.stringify({ at }) });

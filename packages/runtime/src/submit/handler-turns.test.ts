@@ -149,7 +149,7 @@ describe('a refused submitTurn that its handler catches', () => {
   };
 
   test.each(Object.keys(refusals).flatMap((why) => [true, false].map((hasTx) => [why, hasTx] as const)))(
-    'leaves nothing behind: %s (a transaction is open: %s)',
+    'leaves no change: %s (a transaction is open: %s)',
     async (why, hasTx) => {
       const [code, refused] = refusals[why] as [string, Broken];
       const met: string[] = [];

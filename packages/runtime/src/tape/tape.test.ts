@@ -182,7 +182,7 @@ describe('a slice of a tape', () => {
   test.each<[string, (tape: Tape) => Promise<unknown>, string]>([
     ['after an anchor that does not exist', (tape) => tape.afterAnchor('no'), "Anchor 'no' was not found."],
     [
-      'between an anchor and its next occurrence, when there is none,',
+      'between an anchor and its next occurrence that does not exist',
       (tape) => tape.betweenAnchors('phase', 'phase'),
       "Anchor 'phase' was not found.",
     ],

@@ -457,13 +457,13 @@ const BREAKS: readonly Break[] = [
     ['budget-limit'],
   ],
   [
-    'a profile that is gone',
+    'a missing profile',
     'boss',
     (f) => [setTurn(f.child, 'profile_id = gen_random_uuid()')],
     ['references-exist'],
   ],
   [
-    'a context that is gone',
+    'a missing context',
     'boss',
     (f) => [setTurn(f.child, 'context_box_id = gen_random_uuid()')],
     ['references-exist', 'prompt-has-manifest'],
@@ -477,7 +477,7 @@ const BREAKS: readonly Break[] = [
     ['nothing-orphaned'],
   ],
   [
-    'an agent whose tape is gone',
+    'an agent without its tape',
     'boss',
     (f) => [
       `update boxcar.agents set tape_box_id = gen_random_uuid() where id = (select agent_id from boxcar.turns where id = '${f.child}')`,
@@ -485,7 +485,7 @@ const BREAKS: readonly Break[] = [
     ['nothing-orphaned'],
   ],
   [
-    'a box whose maker is gone',
+    'a box without its maker',
     'boss',
     (f) => [`update boxcar.boxes set maker_agent_id = gen_random_uuid() where id = ${outputOf(f.parent)}`],
     ['nothing-orphaned'],
@@ -603,7 +603,7 @@ const BREAKS: readonly Break[] = [
     ['tape-gapless'],
   ],
   [
-    'a view that begins with what is no anchor',
+    'a view that begins with an entry that is not an anchor',
     'boss',
     (f) => [`update boxcar.boxes set view_anchor_position = 2 where id = ${outputOf(f.parent)}`],
     ['tape-gapless', 'view-begins'],
@@ -615,7 +615,7 @@ const BREAKS: readonly Break[] = [
     ['view-begins'],
   ],
   [
-    'a tape in the place of one that goes on',
+    'a tape that replaces a tape still in use',
     'boss',
     (f) => [
       `update boxcar.boxes set previous_box_id = ${outputOf(f.parent)}, incarnation = 2 where id = ${outputOf(f.child)}`,
@@ -623,7 +623,7 @@ const BREAKS: readonly Break[] = [
     ['tape-gapless'],
   ],
   [
-    'a turn that goes on writing to an archived tape',
+    'a turn that continues to write to an archived tape',
     'waiter',
     (f) => [`update boxcar.boxes set archived_at = now() where id = ${outputOf(f.parent)}`],
     ['archived-is-left'],
@@ -641,13 +641,13 @@ const BREAKS: readonly Break[] = [
     ['fork-line'],
   ],
   [
-    'a fork of what does not exist',
+    'a fork of a tape that does not exist',
     'boss',
     (f) => [forkOf(f.parent, 'array[3]').replace('b.id, 3', "'00000000-0000-7000-8000-00000000dead', 3")],
     ['fork-line'],
   ],
   [
-    'a fork whose box knows nothing of its end',
+    'a fork whose box lacks its end',
     'boss',
     (f) => [endedForkOf(f.parent, 'open', 'discarded')],
     ['fork-ended'],
@@ -659,7 +659,7 @@ const BREAKS: readonly Break[] = [
     ['fork-ended'],
   ],
   [
-    'a merge of what the fork does not have',
+    'a merge of entries that the fork does not have',
     'boss',
     (f) => [
       endedForkOf(f.parent, 'merged', 'merged').replace(
@@ -671,7 +671,7 @@ const BREAKS: readonly Break[] = [
     ],
     ['fork-ended'],
   ],
-  ['a session whose agent is gone', 'boss', (f) => [sessionOf(f.child, `'${newId()}'`)], ['session-whole']],
+  ['a session without its agent', 'boss', (f) => [sessionOf(f.child, `'${newId()}'`)], ['session-whole']],
   [
     'a session whose agent has another name',
     'boss',
@@ -679,7 +679,7 @@ const BREAKS: readonly Break[] = [
     ['session-whole'],
   ],
   [
-    'words of an entry that is not there',
+    'words of an entry that does not exist',
     'boss',
     (f) => [
       `insert into boxcar.tape_words (box_id, position, words) values (${outputOf(f.child)}, 99, 'words')`,
@@ -695,7 +695,7 @@ const BREAKS: readonly Break[] = [
     ['words-of-entries'],
   ],
   [
-    'words of what was erased',
+    'words of an erased entry',
     'boss',
     (f) => [
       `insert into boxcar.tape_words (box_id, position, card_id, words)
@@ -705,13 +705,13 @@ const BREAKS: readonly Break[] = [
     ['words-of-entries'],
   ],
   [
-    'words of an instruction whose turn is gone',
+    'words of an instruction without its turn',
     'boss',
     () => [`insert into boxcar.tape_words (box_id, position, words) values ('${newId()}', 0, 'words')`],
     ['words-of-entries'],
   ],
   [
-    'words of an instruction that is none of its turn',
+    'words of an instruction of another turn',
     'boss',
     (f) => [
       `insert into boxcar.tape_words (box_id, position, card_id, words) values ('${f.child}', 0, ${deliverableOf(f.child)}, 'words')`,
@@ -719,7 +719,7 @@ const BREAKS: readonly Break[] = [
     ['words-of-entries'],
   ],
   [
-    'words of an instruction that was erased',
+    'words of an erased instruction',
     'boss',
     (f) => [
       `insert into boxcar.tape_words (box_id, position, card_id, words)
@@ -746,7 +746,7 @@ const BREAKS: readonly Break[] = [
     ],
   ),
   [
-    'a card that is gone',
+    'a missing card',
     'boss',
     (f) => [
       `delete from boxcar.cards where id = (select thought_card_id from boxcar.steps where turn_id = '${f.parent}' and step = 1)`,
@@ -755,7 +755,7 @@ const BREAKS: readonly Break[] = [
     ['entry-has-card', 'one-result'],
   ],
   [
-    "a card that is gone from an entry of nobody's turn",
+    'a missing card of an entry without a turn',
     'boss',
     (f) => [
       `update boxcar.boxes set head_position = head_position + 1 where id = ${outputOf(f.parent)}`,
@@ -765,7 +765,7 @@ const BREAKS: readonly Break[] = [
     ['entry-has-card'],
   ],
   [
-    'a card that is gone from a tape of no agent',
+    'a missing card of a tape without an agent',
     'boss',
     (f) => [
       `insert into boxcar.boxes (id, project_id, kind, incarnation, head_position, last_anchor_position, view_position, anchor_count)
@@ -781,7 +781,7 @@ const BREAKS: readonly Break[] = [
     ['one-result'],
   ],
   [
-    'a result that stands twice',
+    'a result that occurs twice',
     'boss',
     (f) =>
       appendAgain(f.parent, `(select result_card_id from boxcar.tool_calls where id = ${callOf(f.parent)})`),
@@ -813,7 +813,7 @@ const BREAKS: readonly Break[] = [
     ['waits-with-cause', 'one-result'],
   ],
   [
-    'a call that would wait for ever',
+    'a call that would wait forever',
     'waiter',
     (f) => [`update boxcar.tool_calls set deadline_at = null where id = ${callOf(f.parent)}`],
     ['waits-with-cause'],
@@ -833,7 +833,7 @@ const BREAKS: readonly Break[] = [
     ['wait-is-of-turn'],
   ],
   [
-    'a wait that nobody would look at',
+    'a wait that no sweep would find',
     'waiter',
     (f) => [
       `delete from boxcar.tool_calls where turn_id = '${f.parent}' and status = 'pending'`,
@@ -844,7 +844,7 @@ const BREAKS: readonly Break[] = [
     ['wait-is-of-turn', 'family'],
   ],
   [
-    'a turn that goes on below a canceled one',
+    'a turn that continues below a canceled turn',
     'waiter',
     (f) => [
       setTurn(f.parent, "status = 'canceled', ended_at = now(), deliverable_card_id = gen_random_uuid()"),
@@ -852,7 +852,7 @@ const BREAKS: readonly Break[] = [
     ['canceled-below', 'one-deliverable', 'open-calls-counted'],
   ],
   [
-    'a turn that started long after the one above it was canceled',
+    'a turn that started long after the turn above it was canceled',
     'boss',
     (f) => [setTurn(f.parent, "status = 'canceled', ended_at = now() - interval '1 hour'")],
     ['canceled-below'],
@@ -880,7 +880,7 @@ const BREAKS: readonly Break[] = [
     ['steps-counted'],
   ],
   [
-    'a turn that the sweep has given up',
+    'a turn that the sweep has set aside',
     'waiter',
     (f) => [
       `insert into boxcar.sweep_failures (kind, row_id, attempts, last_error, next_try_at, is_dead) values ('overdue_turns', '${f.parent}', 5, 'x', now(), true)`,
@@ -888,7 +888,7 @@ const BREAKS: readonly Break[] = [
     ['live-cause'],
   ],
   [
-    'a call that nobody answers although its deadline is long over, while a worker lives',
+    'a call without an answer long after its deadline, while a worker lives',
     'waiter',
     (f) => [
       ...IDLE,
@@ -897,7 +897,7 @@ const BREAKS: readonly Break[] = [
     ['live-cause'],
   ],
   [
-    'a batch that nobody ends although its deadline is long over, while a worker lives',
+    'a batch without an end long after its deadline, while a worker lives',
     'waiter',
     (f) => [
       ...IDLE,
@@ -907,7 +907,7 @@ const BREAKS: readonly Break[] = [
     ['live-cause'],
   ],
   [
-    'a batch that nobody puts together, while a worker lives',
+    'a batch without its answer, while a worker lives',
     'boss',
     (f) => [
       ...IDLE,
@@ -917,7 +917,7 @@ const BREAKS: readonly Break[] = [
     ['live-cause'],
   ],
   [
-    'a turn that nobody wakes although its time has come',
+    'a turn that was not woken although its time has come',
     'waiter',
     (f) => [
       ...IDLE,
@@ -938,7 +938,7 @@ const BREAKS: readonly Break[] = [
     ['one-result', 'live-cause'],
   ],
   [
-    'a call that waits for a batch which does not know it',
+    'a call that waits for a batch without this call',
     'waiter',
     (f) => [`update boxcar.tool_calls set batch_id = gen_random_uuid() where id = ${callOf(f.parent)}`],
     ['batch-answered'],
@@ -965,7 +965,7 @@ const BREAKS: readonly Break[] = [
     ['agent-order', 'operation-names-turn'],
   ],
   [
-    'a segment that says too many cards',
+    'a segment with too high a count of cards',
     'boss',
     (f) => [setSegment(f.child, '{0,count}', '7')],
     ['segments-add-up'],
@@ -978,7 +978,7 @@ const BREAKS: readonly Break[] = [
     ['segments-add-up'],
   ],
   [
-    'a card of a box that is gone',
+    'a missing card of a box',
     'boss',
     (f) => [
       `delete from boxcar.cards where id = any (select unnest(card_ids) from boxcar.boxes where id = ${contextOf(f.child)})`,
@@ -986,7 +986,7 @@ const BREAKS: readonly Break[] = [
     ['box-has-cards'],
   ],
   [
-    'a card that is gone from a box that no turn has',
+    'a missing card of a box without a turn',
     'boss',
     (f) => [
       `insert into boxcar.boxes (id, project_id, kind, card_ids, card_tokens, segments, card_count, token_estimate)
@@ -995,7 +995,7 @@ const BREAKS: readonly Break[] = [
     ['box-has-cards'],
   ],
   [
-    'a box that its reader was never given',
+    'a box that its reader never got',
     'boss',
     (f) => [
       `update boxcar.boxes set maker_agent_id = null, owner_agent_id = null
@@ -1004,7 +1004,7 @@ const BREAKS: readonly Break[] = [
     ['readable-by-grant'],
   ],
   [
-    'a box whose grant another build wrote at an end',
+    'a box with a grant that another build wrote at an end',
     'boss',
     (f) => [
       hideBox(f.child),
@@ -1019,7 +1019,7 @@ const BREAKS: readonly Break[] = [
     ['readable-by-grant'],
   ],
   [
-    'a part of a tape behind the end of a grant',
+    'a part of a tape after the end of a grant',
     'boss',
     (f) => [
       `update boxcar.boxes set owner_agent_id = null, maker_agent_id = null where id = ${outputOf(f.parent)}`,
@@ -1051,13 +1051,13 @@ const BREAKS: readonly Break[] = [
   ],
   ['a batch that counts wrongly', 'boss', (f) => [insertBatch(f.child, 'remaining = 1')], ['batch-counted']],
   [
-    'a batch that its member does not know',
+    'a batch that its member does not name',
     'waiter',
     (f) => [insertBatch(f.child, 'remaining = 1, succeeded = 0')],
     ['batch-counted'],
   ],
   [
-    'a batch that all have ended and nobody ends',
+    'a batch whose members have all ended, without an end',
     'boss',
     (f) => [insertBatch(f.child, 'remaining = 0')],
     ['batch-answered'],

@@ -308,7 +308,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
       { status: 'failed', error: { code: 'payload_too_large' } },
     ],
     [
-      'what is not valid JSON',
+      'a value that JSON cannot express',
       () => ({ n: 1n }),
       { status: 'failed', error: { code: 'tool_failed', message: expect.stringContaining('BigInt') } },
     ],

@@ -159,7 +159,7 @@ describe('an isolated tool', () => {
 
 test.each<[string, object, string]>([
   ['a closure', { isolate: true, run: () => 1 }, 'run: a closure cannot be isolated'],
-  ['a closure beside a module', { isolate: true, module: MODULE, run: () => 1 }, 'run: a closure cannot'],
+  ['a closure next to a module', { isolate: true, module: MODULE, run: () => 1 }, 'run: a closure cannot'],
   ['no module', { isolate: true }, 'module: must be a file URL'],
   ['a path', { isolate: true, module: './x.js' }, 'module: must be a file URL'],
   [

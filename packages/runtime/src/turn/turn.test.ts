@@ -99,7 +99,7 @@ describe('a tool', () => {
     ['rejects with a text', () => Promise.reject('boom'), 'boom'],
     ['rejects with nothing', () => Promise.reject(), 'undefined'],
     [
-      'throws what cannot be printed',
+      'throws a value that cannot be printed',
       () => {
         throw Object.create(null);
       },

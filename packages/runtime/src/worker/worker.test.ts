@@ -250,7 +250,7 @@ describe('the lease', () => {
   });
 });
 
-test('a worker keeps what it has claimed while the answer to the claim is under way', async () => {
+test('a worker keeps its claims while the answer to the claim is on its way', async () => {
   const doorbell = new InProcessDoorbell();
   await using h = await harness({ doorbell });
   await h.profile('writer', [{ say: 'done' }]);

@@ -208,7 +208,7 @@ test('only the pools of turns that were held back are known', async () => {
   expect(await findWarmedTargets(world.pool, first.turnId)).toEqual(['other']);
 });
 
-test('why-stuck reports for what and until when a turn is held back', async () => {
+test('why-stuck reports the reason and the end of the wait of a turn that is held back', async () => {
   const turns = await batch();
   const [first, second] = turns as [TestTurn, TestTurn];
   await world.claim(first, holder);
