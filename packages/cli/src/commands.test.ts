@@ -263,7 +263,7 @@ describe('without a worker', () => {
     await child.kill('SIGINT');
     expect(await child.exited).toEqual({ code: 130, signal: null });
     const [turnId] = /[0-9a-f-]{36}/.exec(child.stderr) ?? [];
-    expect(child.stderr).toContain(`the turn goes on: boxcar show ${turnId}`);
+    expect(child.stderr).toContain(`the turn continues: boxcar show ${turnId}`);
     expect(await answerOf(['show', turnId ?? ''], env)).toMatchObject({ status: 'queued' });
   });
 
@@ -275,7 +275,7 @@ describe('without a worker', () => {
     await waitFor(() => child.stderr.includes('no worker is running'), { message: 'it waits' });
     await child.kill(signal);
     expect(await child.exited).toEqual({ code, signal: null });
-    expect(child.stderr).toContain('the turn goes on: boxcar show ');
+    expect(child.stderr).toContain('the turn continues: boxcar show ');
   });
 });
 

@@ -251,8 +251,8 @@ describe('the configuration', () => {
     const alone = { DATABASE_DIRECT_URL: 'postgres://h/d', DATABASE_READ_URL: 'postgres://h/d' };
     expect(problemsOf({ ...alone, BOXCAR_CONCURRENCY: 'x' })).toEqual([
       { path: 'BOXCAR_CONCURRENCY', message: 'must be a whole number from 1 to 1000' },
-      { path: 'DATABASE_DIRECT_URL', message: 'needs DATABASE_URL beside it' },
-      { path: 'DATABASE_READ_URL', message: 'needs DATABASE_URL beside it' },
+      { path: 'DATABASE_DIRECT_URL', message: 'needs DATABASE_URL as well' },
+      { path: 'DATABASE_READ_URL', message: 'needs DATABASE_URL as well' },
     ]);
   });
 
@@ -261,7 +261,7 @@ describe('the configuration', () => {
     for (const text of ['id.example', 'http://id.example', 'https://id.example?x=1'])
       expect(problemsOf({ BOXCAR_OAUTH_ISSUER: text })).toEqual([{ path: 'BOXCAR_OAUTH_ISSUER', message }]);
     expect(problemsOf({ BOXCAR_OAUTH_AUDIENCE: 'boxcar' })).toEqual([
-      { path: 'BOXCAR_OAUTH_AUDIENCE', message: 'needs BOXCAR_OAUTH_ISSUER beside it' },
+      { path: 'BOXCAR_OAUTH_AUDIENCE', message: 'needs BOXCAR_OAUTH_ISSUER as well' },
     ]);
     expect(parseConfig({ BOXCAR_OAUTH_ISSUER: 'http://localhost:8080/' }).oauth).toEqual({
       issuer: 'http://localhost:8080/',

@@ -38,7 +38,7 @@ describe('an invalid script is refused with its path when the profile is applied
     [
       'empty together with say',
       [{ say: 'x', empty: true }],
-      'script.0.empty: cannot stand beside calls or say',
+      'script.0.empty: cannot be combined with calls or say',
     ],
     ['forEach without calls', [{ say: 'x', forEach: '{{instruction}}' }], 'script.0.forEach: repeats calls'],
     [

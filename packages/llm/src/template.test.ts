@@ -130,9 +130,7 @@ describe('helpers', () => {
   it('after(text) takes the rest of the line after the first occurrence', () => {
     const asked: TemplateScope = { ...scope, instruction: 'Survey this.\nFolder: src/a \r\nFolder: src/b' };
     expect(fillValue('{{after(Folder: ):instruction}}', asked)).toBe('src/a');
-    expect(() => fillValue('{{after(Path: ):instruction}}', asked)).toThrow(
-      "'Path: ' does not stand in the text",
-    );
+    expect(() => fillValue('{{after(Path: ):instruction}}', asked)).toThrow("'Path: ' is not in the text");
   });
 
   it.each<[string, string]>([

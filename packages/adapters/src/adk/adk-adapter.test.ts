@@ -254,8 +254,8 @@ test('an agent that accepts only texts gets JSON as text, and its files are lost
   await using server = await agent({ inputModes: ['text/plain'] });
   const { loss } = await run(server, { cards: everyCard() });
   expect(loss.lost.map(({ card_id, why }) => `${card_id}: ${why}`)).toEqual([
-    'file: the agent does not take application/pdf',
-    'image: the agent does not take image/png',
+    'file: the agent does not accept application/pdf',
+    'image: the agent does not accept image/png',
     'local_file: its content is not at an http:// or https:// address that the platform could read',
   ]);
   expect(server.works[0]?.text).not.toContain('"data"');
@@ -275,7 +275,7 @@ test('nothing is sent to an agent that accepts none of the cards', async () => {
   const cards = everyCard().filter(({ id }) => id === 'image');
   const { code, details } = await failureOf(run(server, { cards }));
   expect([code, server.works.length]).toEqual(['cards_not_carried', 0]);
-  expect(details.lost).toMatchObject([{ card_id: 'image', why: 'the agent does not take image/png' }]);
+  expect(details.lost).toMatchObject([{ card_id: 'image', why: 'the agent does not accept image/png' }]);
 });
 
 test.each(['1.0', '0.3'] as const)(

@@ -236,7 +236,7 @@ describe('a batch', () => {
   });
 
   test.each<[string, Partial<WaitFactsBatch>, RegExp]>([
-    ['all of which have ended', { remaining: 0, is_due: true }, /its answer is to be put together/],
+    ['all of which have ended', { remaining: 0, is_due: true }, /its answer is not made yet/],
     ['that is closing', { closing: 'fail_fast', is_due: true }, /it is being ended \(fail_fast\)/],
     ['whose deadline has passed', { deadline_at: EARLIER }, /its deadline is over/],
   ])('%s is moved by any living worker', (_what, rest, words) => {

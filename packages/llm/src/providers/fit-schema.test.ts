@@ -149,7 +149,7 @@ describe.each(WIRES.map((wire) => [wire.provider, wire] as const))('%s', (provid
     expect(findings).toEqual(
       isWhole
         ? []
-        : [{ tool: 'long', message: 'its description has 1408 characters: the first 1024 are told' }],
+        : [{ tool: 'long', message: 'its description has 1408 characters: the first 1024 are sent' }],
     );
     expect(isWhole).toBe(provider !== 'openai-chat');
   });

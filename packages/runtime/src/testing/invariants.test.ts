@@ -91,7 +91,7 @@ test('an end that was not reported, or a notice that was not read, is found once
   // No sweep notifies in the meantime.
   for (const statement of IDLE.slice(1)) await vandal.query(statement);
   for (const [left, said] of [
-    ['notifies = true', 'has ended untold'],
+    ['notifies = true', 'has ended without a report'],
     ['unseen_position = 3', 'has left position 3 unread'],
   ] as const) {
     const find = async () => {

@@ -248,7 +248,7 @@ describe('migrate', () => {
     const failure = run({ giveWayMs: 300 });
     await expect(failure).rejects.toMatchObject({ code: 'migration_failed', details: { version: 2 } });
     await expect(failure).rejects.toThrow(
-      /lock timeout\. Other transactions held what it needs all the time/,
+      /lock timeout\. Other transactions held the locks that it needs the whole time/,
     );
     await reader.end();
     expect(await run()).toMatchObject({ applied: ['0002_second.sql'] });

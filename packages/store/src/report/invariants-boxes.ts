@@ -29,7 +29,7 @@ const CONTEXTS = `select * from boxcar.boxes where kind = 'context' and id in (
 export const BOX_INVARIANTS: readonly Invariant[] = [
   {
     name: 'segments-add-up',
-    rule: 'a context box has the cards and tokens its segments say, and each segment lies inside what it refers to',
+    rule: 'a context box has the cards and tokens that its segments state, and each segment is inside the box or tape to which it refers',
     when: 'always',
     broken: `select distinct b.id, 'segment ' || s.ord || ' (' || x.rule || ') says ' || x.count || ' cards of ' || x."from" || ' to ' || x."to" || ', source '
         || coalesce(x.source::text, 'own cards') as what
@@ -52,7 +52,7 @@ export const BOX_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'readable-by-grant',
-    rule: 'each position that was inherited or cloned from a box could be read by the maker; packing with access `trusted` is the one way around it',
+    rule: 'each position that was inherited or cloned from a box could be read by the maker; only a packing with access `trusted` is exempt',
     when: 'always',
     // A grant may have expired since. Boxes from before migration 16 may have been packed with grants that the migration has removed.
     broken: `
@@ -70,7 +70,7 @@ export const BOX_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'prompt-has-manifest',
-    rule: 'a committed step says which card of which box each message of its prompt came from: every message once and in order, from the context boxes of its tape and from its tape up to where it was read',
+    rule: 'a committed step names the card and the box of each message of its prompt: every message once and in order, from the context boxes of its tape and from its tape up to the position that was read',
     when: 'always',
     broken: `
       with lines as (

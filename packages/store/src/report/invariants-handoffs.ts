@@ -21,7 +21,7 @@ export const HANDOFF_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'handoff-ended',
-    rule: 'a turn serves one handoff at most, and a handoff ends with its turn: neither before it nor later than its end is told',
+    rule: 'a turn serves one handoff at most, and a handoff ends with its turn: neither before the end of the turn nor after the report of that end',
     when: 'always',
     broken: `select h.id, 'is ' || h.phase || ', its turn ' || t.id || ' is ' || t.status || case when t.notifies then ', untold' else '' end as what
       from (${HANDOFFS}) h left join boxcar.handoffs j on j.id = h.joined_to join boxcar.turns t on t.id = coalesce(h.turn_id, j.turn_id)
@@ -31,7 +31,7 @@ export const HANDOFF_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'handoff-log',
-    rule: 'the log of a handoff is numbered without gaps, says its end once, and has a line for each attempt',
+    rule: 'the log of a handoff is numbered without gaps, records its end once, and has a line for each attempt',
     when: 'always',
     broken: `select h.id, 'counts ' || h.event_count || ' events and ' || h.attempts || ' attempts, its log has ' || e.n || ' up to ' || e.last || ', ' || e.started || ' of attempts and ' || e.ends || ' of its end' as what
       from (${HANDOFFS}) h cross join lateral (select count(*) as n, coalesce(max(e.seq), 0) as last, count(*) filter (where e.type = 'handoff.started') as started,
@@ -50,20 +50,20 @@ export const HANDOFF_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'handoff-pushed',
-    rule: 'whoever is to be notified of a task has one delivery of its end',
+    rule: 'every receiver of a task’s notifications has one delivery of the task’s end',
     when: 'always',
     broken: `select h.id, 'has ended, and ' || p.id || ' is not notified' as what from (${HANDOFFS}) h join boxcar.push_configs p on p.handoff_id = h.id
       where h.ended_at is not null and not exists (select from boxcar.webhook_deliveries d where d.event_handoff_id = h.id and d.event_seq = h.event_count and d.push_config = p.id)`,
   },
   {
     name: 'handoff-told',
-    rule: 'the end of a handoff has been told to the agent that asked, where that was wanted',
+    rule: 'the end of a handoff has been reported to the requesting agent if a report was requested',
     when: 'settled',
-    broken: `select h.id, 'has ended untold' as what from (${HANDOFFS}) h where h.ended_at is not null and h.notifies`,
+    broken: `select h.id, 'has ended without a report' as what from (${HANDOFFS}) h where h.ended_at is not null and h.notifies`,
   },
   {
     name: 'handoff-parts',
-    rule: 'the parts of a turn are numbered without gaps, and those of a round stand together, in order',
+    rule: 'the parts of a turn are numbered without gaps, and the parts of a round are together and in order',
     when: 'always',
     broken: `select h.turn_id as id, 'has ' || p.n || ' parts up to ' || p.last || ' in ' || p.rounds || ' rounds, ' || p.begun || ' of them begun' as what
       from (${HANDOFFS}) h cross join lateral (select count(*) as n, max(o.seq) as last, count(distinct o.round) as rounds, count(*) filter (where o.round is distinct from o.before) as begun,
@@ -83,10 +83,10 @@ export const HANDOFF_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'handoff-chain',
-    rule: 'a hop of a chain is handed off once, after the one before it has completed, and is undone only if it has completed and the chain has not',
+    rule: 'a hop of a chain is handed off once, after the previous hop has completed, and is undone only if it has completed and the chain has not',
     when: 'always',
     broken: `select h.id, case when n.same > 1 then 'is one of ' || n.same || ' handoffs of hop ' || h.hop || ' of chain ' || h.parent_handoff_id
-        when h.mode = 'handoff' then 'is hop ' || h.hop || ', and the one before it has not completed' else 'undoes hop ' || h.hop || ': that one completed ' || n.done || ' times, later ones failed ' || n.failed || ' times' end as what
+        when h.mode = 'handoff' then 'is hop ' || h.hop || ', and the previous hop has not completed' else 'undoes hop ' || h.hop || ': that one completed ' || n.done || ' times, later ones failed ' || n.failed || ' times' end as what
       from (${HANDOFFS}) h cross join lateral (select count(*) filter (where o.hop = h.hop and h.mode = 'handoff') as same, count(*) filter (where o.hop = h.hop - 1 and o.is_done) as before,
         count(*) filter (where o.hop = h.hop and o.is_done) as done, count(*) filter (where o.hop > h.hop and not o.is_done) as failed
         from (select s.hop, (s.ended_at is not null and s.phase = 'completed') or t.status in ('success', 'partial') as is_done

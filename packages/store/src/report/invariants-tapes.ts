@@ -18,7 +18,7 @@ const FORKS = `select * from boxcar.forks where id in (
 export const TAPE_INVARIANTS: readonly Invariant[] = [
   {
     name: 'tape-gapless',
-    rule: 'the own entries of a tape run to its head without a gap, those of a fork from behind its fork point; its last anchor is where it says, and it counts its anchors; what a reset put it in the place of is archived and the incarnation before',
+    rule: 'a tape’s own entries run to its head without a gap, and a fork’s begin after its fork point; its last anchor is at the recorded position, and it counts its anchors; the tape that a reset replaced is archived and is the previous incarnation',
     when: 'always',
     broken: `
       with tapes as (${TAPES}),
@@ -44,7 +44,7 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'entry-has-card',
-    rule: 'every entry of a tape that should have a card has one, and it is of the project of the tape or the card that tapes begin with',
+    rule: 'every entry that needs a card has one, and the card belongs to the project of the tape or is the first card of all tapes',
     when: 'always',
     broken: `select distinct e.box_id as id, 'names the card ' || e.card_id || ' at ' || e.position || ', which ' || case when c.id is null then 'does not exist' else 'is of another project' end as what
       from (${TAPES}) b join boxcar.tape_entries e on e.box_id = b.id and e.card_id is not null left join boxcar.cards c on c.id = e.card_id
@@ -52,7 +52,7 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'fork-line',
-    rule: "a fork's line is that of its parent up to the fork point, and each part of it has the entries that the fork reads",
+    rule: "a fork's line equals the line of its parent up to the fork point, and each part of it has the entries that the fork reads",
     when: 'always',
     broken: `
       with forks as (select * from (${TAPES}) t where parent_box_id is not null),
@@ -65,7 +65,7 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
             from (${PARTS}) s where s.behind < f.fork_position) l on true
         group by f.id, f.line_boxes, f.line_ends, f.fork_position, p.id, p.head_position
       )
-      select id, 'was forked at ' || fork_position || ' from ' || coalesce(parent_id::text, 'what does not exist') || ' with head ' || coalesce(parent_head::text, 'none') as what
+      select id, 'was forked at ' || fork_position || ' from ' || coalesce(parent_id::text, 'a tape that does not exist') || ' with head ' || coalesce(parent_head::text, 'none') as what
       from expected where parent_id is null or fork_position > parent_head
       union all
       select id, 'reads ' || line_boxes::text || ' up to ' || line_ends::text || ', its parent says ' || boxes::text || ' up to ' || ends::text
@@ -73,7 +73,7 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'view-begins',
-    rule: 'a view begins with its anchor, or before it with the step that was open then, or where a compaction says',
+    rule: 'a view begins with its anchor, or before the anchor with the step that was open then, or at the position that a compaction recorded',
     when: 'always',
     broken: `
       select b.id, 'begins its view at ' || b.view_position || ' of ' || b.head_position || ', its anchor is at ' || v.anchor as what
@@ -84,7 +84,7 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'archived-is-left',
-    rule: "an archived tape is no agent's tape of now, no turn's that has not ended, and no open fork's; the tape of an agent is its own",
+    rule: 'an archived tape is not the current tape of an agent, not the tape of a turn that has not ended, and not the box of an open fork; the tape of an agent is its own',
     when: 'always',
     broken: `
       select a.id, 'has the tape ' || b.id || case when b.archived_at is null then ', which is not its own' else ', which is archived' end as what
@@ -98,7 +98,7 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'fork-ended',
-    rule: 'a fork and its box say the same of its end, and a merged one stands on its parent once: the entries it has, behind each other, then its receipt',
+    rule: 'a fork and its box record the same end, and a merged fork is on its parent once: its entries, one after the other, then its receipt',
     when: 'always',
     broken: `
       with forks as (select * from (${FORKS}) f)
@@ -120,14 +120,14 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'told',
-    rule: 'the ends of turns whose parent is to be told have been told, and what came to a tape meanwhile has been read',
+    rule: 'the ends of turns that notify their parent have been reported, and the reports on a tape have been read',
     when: 'settled',
-    broken: `select id, case when notifies then 'has ended untold' else 'has left position ' || unseen_position || ' unread' end as what
+    broken: `select id, case when notifies then 'has ended without a report' else 'has left position ' || unseen_position || ' unread' end as what
       from scope where ended_at is not null and (notifies or unseen_position is not null)`,
   },
   {
     name: 'session-whole',
-    rule: 'a session has the tape it began with, and unless it was imported its agent, which has its name, and the tape it was forked from',
+    rule: 'a session has its first tape, and unless it was imported it has an agent with its name and the tape from which it was forked',
     when: 'wide',
     broken: `
       select s.id, 'has ' || case when a.id is null then 'no agent' when a.name is distinct from s.name then 'an agent of another name' when b.id is null then 'no tape' else 'no parent' end as what
@@ -136,14 +136,14 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'words-of-entries',
-    rule: 'words that are searched are those of an entry or turn that is there, and none are left of what was erased',
+    rule: 'words for the search belong to an entry or turn that exists, and none are left of erased content',
     when: 'wide',
     broken: `
       select w.box_id as id, 'has words for ' || w.position || case when e.box_id is null then ', where nothing is' when e.card_id is distinct from w.card_id then ' of another card' else ', which was erased' end as what
       from boxcar.tape_words w left join boxcar.tape_entries e on e.box_id = w.box_id and e.position = w.position left join boxcar.cards c on c.id = w.card_id
       where w.position > 0 and (e.box_id is null or e.card_id is distinct from w.card_id or (w.words is not null and c.erased_at is not null))
       union all
-      select w.box_id, 'has words of its instruction' || case when t.id is null then ', and is no turn' when c.erased_at is not null then ', which was erased' else ' of a card that its context has not' end
+      select w.box_id, 'has words of its instruction' || case when t.id is null then ', and is not a turn' when c.erased_at is not null then ', which was erased' else ' of a card that is not in its context' end
       from boxcar.tape_words w left join boxcar.turns t on t.id = w.box_id left join boxcar.cards c on c.id = w.card_id
       where w.position = 0 and (t.id is null or (w.words is not null and (c.id is null or c.erased_at is not null
         or not exists (select from boxcar.boxes b where b.id = t.context_box_id and b.card_ids @> array[w.card_id]))))`,
@@ -151,7 +151,7 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
   {
     // `turn:` is written by builds before schema 16, and gives no right to read (`rights.ts`).
     name: 'grant-fits',
-    rule: 'a right is held by an agent of the project of its box, ends within it, and says who or what gave it',
+    rule: 'a right is held by an agent of the project of its box, ends within it, and records its giver',
     when: 'wide',
     broken: `
       select g.box_id as id, 'is granted (' || g.mode || ') to ' || g.agent_id || case when a.id is null then ', who does not exist' when a.project_id <> b.project_id or g.project_id <> b.project_id then ' of another project'

@@ -23,7 +23,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'end-is-whole',
-    rule: 'a turn has an end, a deliverable and nobody who holds it, or none of the first two',
+    rule: 'a turn has an end, a deliverable and no holder, or neither an end nor a deliverable',
     when: 'always',
     broken: `select id, 'is ' || status || ', ended at ' || coalesce(ended_at::text, 'no time') || ', deliverable ' || coalesce(deliverable_card_id::text, 'none')
         || ', held by ' || coalesce(holder_id::text, 'nobody') as what
@@ -32,7 +32,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'one-deliverable',
-    rule: 'a turn that has ended leaves exactly one deliverable, and it stands on its tape; one that has not leaves none',
+    rule: 'a turn that has ended leaves exactly one deliverable, which is on its tape; a turn that has not ended leaves none',
     when: 'always',
     broken: `select t.id, 'has ' || count(c.id) || ' deliverables on its tape' as what
       from scope t left join boxcar.tape_entries e on e.box_id = t.output_box_id and e.turn_id = t.id
@@ -51,9 +51,9 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'no-stray-deliverable',
-    rule: 'a deliverable stands on a tape',
+    rule: 'a deliverable is on a tape',
     when: 'wide',
-    broken: `select c.id, 'stands on no tape' as what from boxcar.cards c
+    broken: `select c.id, 'is on no tape' as what from boxcar.cards c
       where c.type = 'task.deliverable' and not exists (select from boxcar.tape_entries e where e.card_id = c.id)`,
   },
   {
@@ -110,7 +110,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'budget-sums',
-    rule: 'what an account has reserved and spent is what its turns were allotted and have spent, and so is the number of its turns',
+    rule: 'the amounts that an account has reserved and spent equal the amounts that its turns were allotted and have spent, and its number of turns is right',
     when: 'always',
     broken: `with recursive up as (
         select b.id as leaf, b.id, b.parent_id from boxcar.budgets b where b.run_id in (select t.run_id from scope t where t.budget_id is not null)
@@ -130,7 +130,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'budget-limit',
-    rule: 'no account has granted more than its limit: beyond it is only what calls used above their reservation',
+    rule: 'no account has granted more than its limit: only the excess of calls over their reservation can exceed it',
     when: 'always',
     broken: `with recursive up as (
         select b.id as leaf, b.id, b.parent_id from boxcar.budgets b where b.run_id in (select t.run_id from scope t where t.budget_id is not null)
@@ -148,7 +148,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'family',
-    rule: 'a child stands one level below its parent, in its run, and answers a call of it; a root has no parent, and is the one of its run or was submitted with it',
+    rule: 'a child is one level below its parent, in its run, and answers a call of the parent; a root has no parent, and is the first root of its run or was submitted with it',
     when: 'always',
     broken: `select t.id, case when t.parent_turn_id is null then 'is no root and has no parent'
         when p.id is null then 'has the parent ' || t.parent_turn_id || ', which does not exist'
@@ -162,7 +162,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'starts-once',
-    rule: 'a turn starts once on its tape, at the position it remembers',
+    rule: 'a turn starts once on its tape, at the position that it records',
     when: 'always',
     broken: `select t.id, 'started ' || count(e.position) || ' times, at ' || coalesce(min(e.position)::text, 'no position') || ', and remembers ' || coalesce(t.start_position::text, 'none') as what
       from scope t left join boxcar.tape_entries e on e.box_id = t.output_box_id and e.turn_id = t.id and e.kind = 'event' and e.payload->>'name' = 'turn.started'
@@ -171,7 +171,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'one-result',
-    rule: 'a call that is settled has its result card, and stands once on the tape of its turn, its result at most once and later',
+    rule: 'a settled call has its result card, and is once on the tape of its turn, with its result at most once and later',
     when: 'always',
     broken: `select k.id, '(' || k.name || ', ' || k.status || ') stands ' || count(*) filter (where e.kind = 'tool_call') || ' times, its result '
         || count(*) filter (where e.kind = 'tool_result') || ' times, result card ' || coalesce(r.id::text, 'none') as what
@@ -202,7 +202,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'waits-with-cause',
-    rule: 'nothing waits without a live cause: a suspended turn has open calls or says what else it waits for, an open call a deadline, and a call whose awaited turn has ended is answered',
+    rule: 'nothing waits without a live cause: a suspended turn has open calls or records another reason for its wait, an open call has a deadline, and a call whose awaited turn has ended is answered',
     when: 'always',
     broken: `select t.id, 'is suspended, no call of it is out, and nothing else it waits for' as what from scope t
       where t.status = 'suspended' and not exists (select from boxcar.tool_calls k where k.turn_id = t.id and k.status = 'pending')
@@ -217,7 +217,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'wait-is-of-turn',
-    rule: 'a wait is of a suspended turn without open calls; one for a moment, for room at a provider or for a selector says when it is looked at',
+    rule: 'a wait belongs to a suspended turn without open calls; a wait for a time, for room at a provider or for a selector records its next check',
     when: 'always',
     broken: `select w.turn_id as id, 'waits (' || w.kind || ') and is ' || coalesce(t.status, 'no turn') || ' with ' || coalesce(t.pending_calls, 0) || ' open calls, due '
         || coalesce(w.due_at::text, 'never') as what
@@ -226,7 +226,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'live-cause',
-    rule: 'what waits has a live cause: while a worker has lived for a minute, no turn stays with a dead one, no deadline of a turn, call or batch and no time to wake is a minute over, no pause for a budget is forgotten, no turn stays queued while its pool does nothing, and the sweep has given nothing up',
+    rule: 'every wait has a live cause: while a worker has lived for a minute, no turn stays with a dead worker, no deadline of a turn, call or batch and no time to wake is a minute over, no pause for a budget is forgotten, no turn stays queued while its pool is idle, and the sweep has given up no row',
     when: 'always',
     broken: `
       with living as (select unnest(w.targets) as target from boxcar.workers w where w.lease_until > now() and w.started_at < ${LATE}),
@@ -270,7 +270,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'batch-counted',
-    rule: 'a batch counts how its members stand, and each of them that has not ended knows it',
+    rule: 'a batch counts its members by their status, and each member that has not ended names the batch',
     when: 'always',
     broken: `select b.id, 'counts ' || b.remaining || ' to come, ' || b.succeeded || ' succeeded and ' || b.failed || ' failed, its members are ' || string_agg(t.status, ', ') as what
       from (${BATCHES}) b left join boxcar.turns t on t.id = any (b.turn_ids)
@@ -281,7 +281,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'batch-answered',
-    rule: 'a batch all of whose members have ended is due or has ended, as has one that is being closed; one that has ended has answered its call, or says its answer, and a call waits for its batch alone',
+    rule: 'a batch whose members have all ended, or that is being closed, is due or has ended; a batch that has ended has answered its call or stores its answer, and a call waits only for its batch',
     when: 'always',
     broken: `select b.id, 'is ' || b.status || ' with ' || b.remaining || ' to come' || coalesce(', closing for ' || b.closing, '') || ', and not due' as what
       from (${BATCHES}) b where b.status = 'running' and (b.remaining = 0 or b.closing is not null) and not b.is_due
@@ -295,7 +295,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'epochs',
-    rule: 'a queued turn was never dispatched, a later one was; no step or call is of a later epoch than its turn, and the open step is of its holder',
+    rule: 'a queued turn was never dispatched, and a turn in a later status was; no step or call has a later epoch than its turn, and the open step belongs to the holder',
     when: 'always',
     broken: `select t.id, 'is ' || t.status || ' at epoch ' || t.epoch || ', attempt ' || t.attempt as what from scope t
       where (t.status = 'queued' and (t.epoch <> 0 or t.start_position is not null or t.attempt <> 0))
@@ -328,7 +328,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'steps-counted',
-    rule: 'a step is committed once, and each that is counted has been',
+    rule: 'a step is committed once, and each counted step was committed',
     when: 'always',
     broken: `select t.id, 'step ' || s.step || ' was committed ' || count(*) || ' times' as what
       from scope t join boxcar.steps s on s.turn_id = t.id where s.committed_at is not null group by t.id, s.step having count(*) > 1
@@ -339,7 +339,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'one-active-turn',
-    rule: 'an agent has one turn in hand at most',
+    rule: 'an agent has at most one active turn',
     when: 'always',
     broken: `select t.agent_id as id, 'has ' || count(*) || ' active turns' as what from scope t
       where t.status in ('dispatched', 'running', 'suspended') group by t.agent_id having count(*) > 1`,

@@ -300,7 +300,7 @@ describe('the judgment of doctor', () => {
 
   it.each([
     ['database', 'fail', 'too old', { versionNumber: 140_000, version: '14.1' }],
-    ['database', 'fail', 'only reads', { isReadOnly: true }],
+    ['database', 'fail', 'is read-only', { isReadOnly: true }],
     ['database', 'warn', '95 of 100', { connections: 95 }],
     ['clock', 'warn', '5,000 ms ahead of', { clockSkewMs: 5_000 }],
     ['clock', 'fail', '70,000 ms behind', { clockSkewMs: -70_000 }],

@@ -207,7 +207,7 @@ it('an error names the flags as they were written', async () => {
     [['--box', missing], `not_found: --box: no box ${missing}`],
     [['--box', box, '--box', 'x'], "not_found: --box: no box 'x'"],
     [['--budget', '5', '--box', box], '; --budget is 5.'],
-    [['--strategy', 'newest'], 'bad_request: --strategy: needs --budget beside it'],
+    [['--strategy', 'newest'], 'bad_request: --strategy: needs --budget as well'],
   ];
   for (const [flags, words] of refused)
     for (const dry of [['--dry-run'], []]) {
@@ -295,7 +295,7 @@ describe('a packing that is not possible is refused in one line:', () => {
     ],
     [['--profile', 'nobody'], /not_found: No profile 'nobody'/],
     [['--profile', 'writer', '--box', 'x'], /not_found: .*no box 'x'/],
-    [['--profile', 'writer', '--strategy', 'newest'], /bad_request: --strategy: needs --budget beside it/],
+    [['--profile', 'writer', '--strategy', 'newest'], /bad_request: --strategy: needs --budget as well/],
     [['--profile', 'writer', '--budget', '1'], /context_budget_exceeded: .*never cut.*Raise --budget/],
     [['--profile', 'writer', '--source-agent', 'x'], /not_found: No agent 'x'/],
     [['--handover', '/nowhere.yaml'], /--handover \/nowhere\.yaml: ENOENT/],

@@ -84,7 +84,7 @@ export const NOUNS: readonly Noun[] = [
   {
     name: 'runs',
     of: 'run',
-    description: 'Runs, newest first: their status, what was asked, and of whom.',
+    description: 'Runs, newest first: their status, profile, agent and instruction.',
     filters: ['status', 'profile', 'agent', 'channel', 'text', 'since', 'project'],
     text: 'a part of the instruction',
     columns: [
@@ -122,7 +122,7 @@ export const NOUNS: readonly Noun[] = [
   {
     name: 'turns',
     of: 'turn',
-    description: 'Turns, newest first: their status, whose they are, and what was asked.',
+    description: 'Turns, newest first: their status, profile, agent and instruction.',
     filters: ['status', 'profile', 'agent', 'channel', 'text', 'since', 'project'],
     text: 'a part of the instruction',
     columns: [
@@ -160,7 +160,7 @@ export const NOUNS: readonly Noun[] = [
   {
     name: 'agents',
     of: 'agent',
-    description: 'Agents, newest first: their profile, and who made them.',
+    description: 'Agents, newest first: their profile and their maker.',
     filters: ['profile', 'text', 'since', 'project'],
     text: 'a part of the name',
     columns: [{ title: 'agent', max: 40 }, { title: 'profile', max: 24 }, AGE, { title: 'made by' }],

@@ -254,7 +254,7 @@ describe('a tape folder', () => {
     const path = session((copy) => manifest(copy, { id: '01a20448-c6f9-77ee-8ceb-85ed428c7727' }));
     expect(await tape('import', path)).toMatchObject({
       code: 1,
-      stderr: expect.stringContaining('say what it shall be called'),
+      stderr: expect.stringContaining('give its name'),
     });
   });
 
@@ -452,7 +452,7 @@ describe('a folder of several tapes', () => {
     [
       'a tape named by an id',
       [{ id: 'x' }, { id: '01a20448-c6f9-77ee-8ceb-85ed428c7727', file: 'y.jsonl' }],
-      'calls a tape by an id',
+      'names a tape by an id',
     ],
   ])('is refused with %s', async (_what, tapes, message) => {
     const path = session((copy) => manifest(copy, ...tapes));

@@ -220,7 +220,7 @@ describe('boxcar tape repl at a terminal', () => {
       [/tape_busy.*> /s, ',quit\r'],
     );
     expect({ code, stdout }).toEqual({ code: 0, stdout: '' });
-    const turnId = /turn goes on: boxcar show ([0-9a-f-]{36})/.exec(stderr)?.[1] ?? 'none';
+    const turnId = /turn continues: boxcar show ([0-9a-f-]{36})/.exec(stderr)?.[1] ?? 'none';
     expect(stderr).toContain(`tape_busy: Turn ${turnId} of`);
     await stack.runtime.submit('cancel', { turn_id: turnId });
   });

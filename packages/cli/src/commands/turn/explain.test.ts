@@ -254,7 +254,7 @@ describe('boxcar why', () => {
 
   test('splits a text with several sources, and names the way of an inherited card and the schema of a tool', async () => {
     const said = await ask('why', turn, '] Mind');
-    expect(said.stdout).toMatch(/^rule +note: a role that may not stand/m);
+    expect(said.stdout).toMatch(/^rule +note: a role that is not allowed/m);
     expect(said.stdout).toMatch(/^inherited +from box [0-9a-f-]{36} by inherit of/m);
     expect(said.stdout).toMatch(/^card +the same$/m);
     expect(said.stdout).toMatch(/read by\s+operator\s+as\s+the\s+operator/);
@@ -287,7 +287,7 @@ describe('boxcar why', () => {
   });
 
   test.each([
-    ['in the deliverable of the turn', 'One cat.', /in what the turn delivered/],
+    ['in the deliverable of the turn', 'One cat.', /in the deliverable of the turn/],
     ['in a card that was left out', 'Nobody reads this', /step 1 left out holds it \(hidden\): note/],
     [
       'another text with the same beginning',

@@ -86,7 +86,7 @@ it('a fork_join from outside is shown with all its roots by the id of its run, a
   const { stdout } = await cliHere(['tree', runId], env);
   const [, , , ...lines] = stdout.trimEnd().split('\n');
   expect(lines).toEqual([
-    'fork_join: 30 of 31 done, nobody waits',
+    'fork_join: 30 of 31 done, no turn waits',
     expect.stringMatching(/^├─ parked-\S+ · fork_join +queued .*no worker for 'nowhere'$/),
     '└─ + 30 done',
   ]);
@@ -154,14 +154,14 @@ it('the id of a batch shows its turns below its line, and their run; the id of a
     children.map(({ turn_id }) => turn_id),
   );
   const text = (await cliHere(['tree', ofTwo?.batch_id ?? ''], env)).stdout.trimEnd().split('\n');
-  expect(text.slice(0, 2)).toEqual([`run ${lead.run_id}`, `batch ${ofTwo?.batch_id} and what is below it`]);
+  expect(text.slice(0, 2)).toEqual([`run ${lead.run_id}`, `batch ${ofTwo?.batch_id} and the turns below it`]);
   expect(text.slice(-3)).toEqual([
     'fork_join: 1 of 2 done',
     expect.stringMatching(/^├─ quick-/),
     expect.stringMatching(/^└─ parked-/),
   ]);
   const turn = (await cliHere(['tree', lead.turn_id], env)).stdout.split('\n');
-  expect(turn.slice(0, 2)).toEqual([`run ${lead.run_id}`, `turn ${lead.turn_id} and what is below it`]);
+  expect(turn.slice(0, 2)).toEqual([`run ${lead.run_id}`, `turn ${lead.turn_id} and the turns below it`]);
 });
 
 it('a batch that joins turns of one run is shown, and a batch of several runs is refused with their ids', async () => {

@@ -52,7 +52,7 @@ it('turns of a newer build than any live worker are shown by doctor and why-stuc
   const { code, stdout } = await cliHere(['why-stuck', turnId], env);
   expect(code).toBe(3);
   expect(stdout.replace(/\s+/g, ' ')).toMatch(
-    /was written by a newer build: it takes one that knows migration 99, and the living workers of the default pool know \d+ at most .*→ Start a worker of the newer build: boxcar worker/,
+    /was written by a newer build: it needs a worker that knows migration 99, and the living workers of the default pool know at most \d+ .*→ Start a worker of the newer build: boxcar worker/,
   );
   await database.pool.query('delete from boxcar.workers where schema_version = 99');
 });

@@ -136,7 +136,7 @@ async function runWorker(context: Context, flags: WorkerFlags): Promise<number> 
   );
 
   const outdated = await Promise.race([untilStopped(stop), worker.outdated]);
-  context.note(`stopping; ${worker.activeCount} turns in hand (again to stop at once)`);
+  context.note(`stopping; ${worker.activeCount} turns in progress (again to stop at once)`);
   const crash = stop.reason instanceof KernelError ? stop.reason : undefined;
   const notClosed = await stopAll({
     stack,
