@@ -90,7 +90,7 @@ describe('profile files', () => {
   });
 
   it('report a name that occurs twice in one call', () => {
-    expect(findingsOf(OK, `# again\n${OK}`)).toEqual(["2.yaml:2:1 name: 'a' stands in 1.yaml:1 too"]);
+    expect(findingsOf(OK, `# again\n${OK}`)).toEqual(["2.yaml:2:1 name: 'a' is also in 1.yaml:1"]);
   });
 
   it('report an unknown key with a similar known key, at any depth, each key by itself', () => {

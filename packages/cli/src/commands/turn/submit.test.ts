@@ -48,7 +48,7 @@ describe('the arguments of a submission', () => {
     [{ file: '/nowhere.json' }, undefined, /--file \/nowhere\.json: ENOENT/],
     [{ jsonArgs: '{}' }, '-', /not by several of them/],
     [{ file: 'x', jsonArgs: '{}' }, undefined, /not by several of them/],
-    [{}, 'x.json', /'x\.json': the only thing/],
+    [{}, 'x.json', /'x\.json': only -, for stdin,/],
   ])('%j %s is refused', async (flags, source, message) => {
     const read = readArguments(flags, source);
     await expect(read).rejects.toMatchObject({ code: 'bad_request' });

@@ -85,7 +85,7 @@ describe('a worker that is told to stop', () => {
     );
     await worker.kill('SIGTERM');
     expect(await worker.exited).toEqual({ code: 0, signal: null });
-    expect(worker.stderr).toMatch(/^boxcar: stopping; 1 turns? in hand/m);
+    expect(worker.stderr).toMatch(/^boxcar: stopping; 1 turns? in progress/m);
     expect(worker.stderr).toMatch(/^boxcar: stopped$/m);
     // The result of the call was not lost with the worker, and nothing has to wait for a lease.
     expect(await statusOf(turnId)).toBe('dispatched');
