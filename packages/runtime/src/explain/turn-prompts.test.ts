@@ -483,7 +483,7 @@ describe('an attempt', () => {
   });
 });
 
-describe('a prompt that cannot be verified', () => {
+describe('explain on a prompt that cannot be verified', () => {
   let turn: Receipt;
 
   beforeEach(async () => {
@@ -527,12 +527,12 @@ describe('a prompt that cannot be verified', () => {
     ]);
   });
 
-  test('is reported when nothing is missing and only the hash differs', async () => {
+  test('reports another hash when nothing is missing', async () => {
     await tamper("update boxcar.steps set prompt_hash = sha256('x')");
     expect(await explain(1)).toMatchObject({ verified: false, findings: [{ code: 'prompt_differs' }] });
   });
 
-  test('of a step from before tools were stored is checked by its manifest, and without tools by its hash', async () => {
+  test('checks a step from before tools were stored by its manifest, and a step without tools by its hash', async () => {
     await tamper('update boxcar.steps set toolset_hash = null');
     const explained = await explain(1);
     expect(explained).toMatchObject({ verified: false, tools: null, findings: [{ code: 'tools_unknown' }] });
