@@ -46,7 +46,7 @@ it('docker-compose.yml follows the compose specification', () => {
   expect(validate.errors ?? []).toEqual([]);
 });
 
-it('the check finds what is wrong', () => {
+it('the check finds errors', () => {
   const validate = validator();
   for (const wrong of [
     { services: { worker: { image: 'x', replicas: 2 } } },
@@ -58,7 +58,7 @@ it('the check finds what is wrong', () => {
   }
 });
 
-it('every service waits for what exists, and for health only where health is checked', () => {
+it('every service waits for existing services, and for health only where health is checked', () => {
   for (const [name, service] of Object.entries(file.services)) {
     for (const [other, { condition }] of Object.entries(service.depends_on ?? {})) {
       expect(Object.keys(file.services), name).toContain(other);
@@ -67,7 +67,7 @@ it('every service waits for what exists, and for health only where health is che
   }
 });
 
-it('no password stands in a URL, where some characters would end it', () => {
+it('no password is in a URL, where some characters would end it', () => {
   for (const [name, { environment = {} }] of Object.entries(file.services))
     for (const [variable, value] of Object.entries(environment))
       if (String(value).includes('_PASSWORD'))
@@ -78,14 +78,14 @@ it('no password stands in a URL, where some characters would end it', () => {
   });
 });
 
-it('the worker can be scaled: no fixed name, no port of the host', () => {
+it('the worker can be scaled: it has no fixed name, and no port of the host', () => {
   const worker = file.services.worker;
   expect(worker).toBeDefined();
   expect(worker).not.toHaveProperty('container_name');
   expect(worker).not.toHaveProperty('ports');
 });
 
-it('what the image is built from exists, and its files are not kept from the build', () => {
+it('the sources of the image exist, and are not excluded from the build', () => {
   const dockerfile = file.services.worker?.build?.dockerfile ?? '';
   const text = readFileSync(join(root, dockerfile), 'utf8');
   expect(text).toMatch(/^USER node$/m);
@@ -99,13 +99,13 @@ it('what the image is built from exists, and its files are not kept from the bui
     expect(ignored).not.toContain(needed);
 });
 
-it('ports of the host are open to this machine alone', () => {
+it('ports of the host are open only to this machine', () => {
   for (const service of Object.values(file.services)) {
     for (const port of service.ports ?? []) expect(port).toMatch(/^127\.0\.0\.1:/);
   }
 });
 
-it('no password has a default: each comes from the environment, and a missing one is said', () => {
+it('no password has a default: each comes from the environment, and a missing password is reported', () => {
   const text = readFileSync(join(root, 'docker-compose.yml'), 'utf8');
   const uses = [...text.matchAll(/\$\{(\w*PASSWORD\w*)([^}]*)\}/g)];
   expect(new Set(uses.map(([, name]) => name))).toEqual(new Set(['POSTGRES_PASSWORD', 'REDIS_PASSWORD']));

@@ -93,7 +93,7 @@ const withoutBlocks = (text: string): string => text.replace(/```[\s\S]*?```/g, 
 describe.each(pages)('%s', (page) => {
   const text = read(page);
 
-  it('names in code nothing that is in no source', () => {
+  it('uses no name in code format that is in no source', () => {
     const names = code(text).flatMap(
       (inner) => inner.match(/--[a-z][a-z-]+|(?<![\w-])[A-Za-z_]{3,}(?![\w…])/g) ?? [],
     );
@@ -108,7 +108,7 @@ describe.each(pages)('%s', (page) => {
     (inner) => /^[a-z_]+\.[a-z_]+$/.test(inner) && !/\.(ts|mjs|js|ya?ml|json|md|env)$/.test(inner),
   );
 
-  it('names tables and columns that the schema has', () => {
+  it('uses tables and columns that the schema has', () => {
     const unknown = dotted.filter((name) => {
       const [table = '', column = ''] = name.split('.');
       if (table === 'boxcar') return !schema.includes(`boxcar.${column}`);
@@ -117,16 +117,16 @@ describe.each(pages)('%s', (page) => {
     expect(unknown).toEqual([]);
   });
 
-  it('names events that are logged or told', () => {
+  it('uses events that are logged or reported', () => {
     expect(dotted.filter((name) => eventPrefixes.has(name.split('.')[0] ?? '') && !isSaid(name))).toEqual([]);
   });
 
-  it('names files of packages that are there', () => {
+  it('uses files of packages that exist', () => {
     const paths = code(text).filter((inner) => /^packages\/\w+\/src\/[\w./-]+\.ts$/.test(inner));
     expect(paths.filter((path) => !files.includes(path))).toEqual([]);
   });
 
-  it('leads to files and headings that are there', () => {
+  it('links to files and headings that exist', () => {
     const broken = [...withoutBlocks(text).matchAll(/\]\(([^)\s]+)\)/g)]
       .map(([, link = '']) => link)
       .filter((link) => !/^https?:/.test(link) && !leads(page, link));
@@ -209,7 +209,7 @@ describe('lists', () => {
     expect(codes.filter((name) => !listed.includes(name))).toEqual([]);
   });
 
-  it('docs/reference/primitives.md has all that a handler gets', () => {
+  it('docs/reference/primitives.md has everything that a handler gets', () => {
     const tools =
       /interface HandlerTools \{([\s\S]+?)\n\}/.exec(read('packages/runtime/src/handler/handler.ts'))?.[1] ??
       '';

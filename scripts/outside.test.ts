@@ -35,7 +35,7 @@ beforeAll(async () => {
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 describe.each(SHIPPED)('the tarball of %s', (name) => {
-  test('has every entry of the workspace but those of sources and tests, each with its file', () => {
+  test('has every entry of the workspace except sources and tests, each with its file', () => {
     const manifest = readManifest(installed(name));
     const { exports } = readManifest(join(root, 'packages', name));
     const expected: Record<string, string | Readonly<Record<string, string>>> = {};
@@ -53,7 +53,7 @@ describe.each(SHIPPED)('the tarball of %s', (name) => {
     expect(targets.filter((target) => !existsSync(join(installed(name), target)))).toEqual([]);
   });
 
-  test('declares types without drizzle, and names no map and no source that it lacks', () => {
+  test('declares types without drizzle, and names no missing map and no missing source', () => {
     const { exports } = readManifest(installed(name));
     const types = Object.values(exports).flatMap((entry) =>
       typeof entry === 'string' || entry.types === undefined ? [] : [join(installed(name), entry.types)],
@@ -70,7 +70,7 @@ describe.each(SHIPPED)('the tarball of %s', (name) => {
     expect(findBrokenMaps(join(installed(name), 'dist'))).toEqual([]);
   });
 
-  test('says what it is for, and leaves the packages whose types it shares to the program', () => {
+  test('describes itself, and leaves packages with shared types to the program', () => {
     const manifest = readManifest(installed(name));
     expect(manifest.keywords?.length).toBeGreaterThan(2);
     const used = new Set(
@@ -105,11 +105,11 @@ test('every entry of the tarballs is loaded by its name', async () => {
   await run(process.execPath, ['--input-type=module', '--eval', program.join('')], { cwd: folder });
 });
 
-describe.each(['nodenext', 'bundler'])('a strict project, modules as %s', (resolution) => {
+describe.each(['nodenext', 'bundler'])('a strict project with modules as %s', (resolution) => {
   // The snippets are written for Node.
   const isForNode = resolution === 'nodenext';
 
-  test('compiles with every entry, the types of the packages checked too', async () => {
+  test('compiles with every entry, and the types of the packages are checked, too', async () => {
     const entries = entryIds().filter((id) => !id.endsWith('.json'));
     writeFileSync(
       join(folder, 'entries.ts'),
@@ -149,8 +149,8 @@ interface Report {
   answers: { status: string; result: string; turn_id: string }[];
 }
 
-describe.each(queueBackends())('a program outside the workspace, queues on %s', (backend) => {
-  test('packs in its own transaction, adds a primitive, and two worker processes run it', async () => {
+describe.each(queueBackends())('a program outside the workspace with queues on %s', (backend) => {
+  test('packs in its own transaction and adds a primitive, and two worker processes run it', async () => {
     const database = await testDatabase({ empty: true });
     const redis = backend === 'redis' ? await testRedis() : undefined;
     const env = {

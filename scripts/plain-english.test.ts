@@ -25,7 +25,7 @@ describe('habits of wording', () => {
     ).toEqual([]);
   });
 
-  it('are not looked for in code, blocks and addresses', () => {
+  it('are not searched in code, blocks and addresses', () => {
     const text = 'See `behind` and [a page](nobody.md).\n\n```sh\necho who stands behind\n```\n';
     expect(measure(text)).toEqual({ words: 4, places: [] });
   });
@@ -52,7 +52,7 @@ describe('the comments of a source', () => {
     expect(words(source)).toEqual(['yes']);
   });
 
-  it('follow a division', () => {
+  it('are also found after a division', () => {
     expect(words('const a = b / c; // yes / no')).toEqual(['yes', 'no']);
   });
 
@@ -60,7 +60,7 @@ describe('the comments of a source', () => {
     expect(commentsOf('const a = 1;\n// two\n', 'a.ts').split('\n')[1]?.trim()).toBe('two');
   });
 
-  it('of SQL and of a shell are lines', () => {
+  it('in SQL and in a shell script are lines', () => {
     expect(words('select 1; -- one\n', 'a.sql')).toEqual(['one']);
     expect(words('# one\necho "#no"\n', 'a.sh')).toEqual(['one']);
   });

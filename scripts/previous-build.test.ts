@@ -41,7 +41,7 @@ function history(): [first: string, second: string, third: string] {
   return [first, second, third];
 }
 
-test('a commit of the schema that has landed is right; of an older one it says what may be newer', () => {
+test('a commit whose schema has landed is correct, and for an older commit the check says what may be newer', () => {
   const [first, second, third] = history();
   git('update-ref', 'refs/remotes/origin/main', third);
   for (const id of [second, third]) {
@@ -75,7 +75,7 @@ test('a commit with the schema of the checkout, of another history or with other
   expect(checkPreviousBuild(root).failures).toEqual([expect.stringContaining('has no commit')]);
 });
 
-test('what cannot be checked is said: no origin, a landed schema, a shallow clone, no git', () => {
+test('a check that is not possible is reported: no origin, a landed schema, a shallow clone, no git', () => {
   const [, second, third] = history();
   name(third);
   expect(checkPreviousBuild(root)).toEqual({

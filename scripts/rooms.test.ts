@@ -10,7 +10,7 @@ describe('an import circle', () => {
     expect(check(texts)).toEqual(['import circle: a.ts b.ts']);
   });
 
-  it('is found although it is closed by an export or by an import while the program runs', () => {
+  it('is found although it is closed by an export or by an import at run time', () => {
     const texts = {
       'a.ts': "export { b } from './b.js';",
       'b.ts': "export * from './c.js';",
@@ -19,14 +19,14 @@ describe('an import circle', () => {
     expect(check(texts)).toEqual(['import circle: a.ts b.ts c.ts']);
   });
 
-  it('is found although it is closed by a type that is named where it is used', () => {
+  it('is found although it is closed by a type that is named at its use', () => {
     for (const type of ["import('./a.js').A", "typeof import('./a.js')", "Set<import('./a.js').A>"])
       expect(check({ 'a.ts': "import './b.js';", 'b.ts': `let b: ${type};` })).toEqual([
         'import circle: a.ts b.ts',
       ]);
   });
 
-  it('that is listed stays, and no larger one does', () => {
+  it('is accepted when it is listed, and a larger circle is not', () => {
     const texts = { 'a.ts': "import './b.js';", 'b.ts': "import './a.js';" };
     expect(check(texts, { circles: [['b.ts', 'a.ts']] })).toEqual([]);
     const larger = { ...texts, 'b.ts': "import './a.js';\nimport './c.js';", 'c.ts': "import './a.js';" };
@@ -45,7 +45,7 @@ describe('a room', () => {
 
   it('may import the rooms that it lists', () => expect(check(texts, { rooms })).toEqual([]));
 
-  it('may import no room that it does not list, not even a type of it', () => {
+  it('may import no room that it does not list, and no type of it', () => {
     const up = { ...texts, 'low/b.ts': "import type { C } from '../high/c.js';", 'high/c.ts': '' };
     expect(check(up, { rooms: { low: [], high: [] } })).toEqual([
       'low/b.ts imports high/c.ts: low may not import high',
@@ -56,7 +56,7 @@ describe('a room', () => {
     expect(check({ ...texts, 'high/c.ts': '' }, { rooms })).toEqual(['rooms.json: high does not import low']);
   });
 
-  it('is entered by its door', () => {
+  it('is entered through its index', () => {
     const around = { ...texts, 'high/c.ts': "import { a } from '../low/a.js';" };
     expect(check(around, { rooms })).toEqual(['low: imports go around its door low/index.ts to low/a.ts']);
   });
@@ -77,7 +77,7 @@ describe('a room', () => {
     ]);
   });
 
-  it('may import an entry of another package only where that is listed', () => {
+  it('may import an entry of another package only when that is listed', () => {
     const entries = { '@boxcar/store/report': ['high', ''] };
     const reports = "import { loadTree } from '@boxcar/store/report';";
     expect(check({ ...texts, 'open.ts': reports, 'high/e.ts': reports }, { rooms, entries })).toEqual([]);
@@ -97,12 +97,12 @@ it('a room with an entry of its own is not exported by the main entry', () => {
   expect(check(texts, rules)).toEqual(['index.ts may not import report, which has an entry of its own']);
 });
 
-it('a file that ships imports no file that does not', () => {
+it('a shipped file imports no file that is not shipped', () => {
   const texts = { 'a.ts': "import { world } from './testing/world.js';" };
   expect(check(texts)).toEqual(['a.ts imports testing/world.ts, which does not ship']);
 });
 
-it('a light entry may import files behind doors', () => {
+it('a light entry may import files inside rooms', () => {
   const texts = {
     'base.ts': "export { a } from './low/a.js';",
     'low/index.ts': "export * from './a.js';",

@@ -22,7 +22,7 @@ it('the dump loads into an empty database and gives the same dump again', async 
   expect(await dump(empty.url, first)).toBe(first);
 });
 
-it('holds what a schema can consist of', async () => {
+it('the dump contains every kind of object that a schema can have', async () => {
   await using database = await testDatabase({ empty: true });
   await using copy = await testDatabase({ empty: true });
   const text = await dump(

@@ -41,7 +41,7 @@ it.each(SCRIPTS)('%s explains itself, and does nothing else', async (script) => 
 
 // The test script passes unknown arguments on to vitest.
 it.each(SCRIPTS.filter((script) => script !== 'test.mjs'))(
-  '%s says in one line what it does not understand',
+  '%s refuses in one line arguments that it does not understand',
   async (script) => {
     const { code, child } = await run(script, '--frobnicate');
     expect(child.stdout).toBe('');
@@ -50,7 +50,7 @@ it.each(SCRIPTS.filter((script) => script !== 'test.mjs'))(
   },
 );
 
-it('a mistyped folder to open is refused, and stays what it was', async () => {
+it('a mistyped folder is refused, and stays unchanged', async () => {
   const missing = join(folder, 'missing');
   const empty = join(folder, 'empty');
   mkdirSync(empty);
@@ -63,7 +63,7 @@ it('a mistyped folder to open is refused, and stays what it was', async () => {
   expect(readdirSync(empty)).toEqual([]);
 });
 
-it('a Postgres that is not installed is named, with the way to get it', async () => {
+it('a Postgres that is not installed is reported, with the way to install it', async () => {
   const script = join(folder, 'start.mjs');
   const { href } = new URL('debian-postgres.mjs', import.meta.url);
   writeFileSync(script, `import { startDebianPostgres } from '${href}'; await startDebianPostgres(1);`);
@@ -73,7 +73,7 @@ it('a Postgres that is not installed is named, with the way to get it', async ()
 });
 
 it.each(readdirSync(new URL('../packages', import.meta.url)))(
-  'what %s ships has the entries of its sources',
+  'the shipped parts of %s have the entries of its sources',
   (name) => {
     const file = new URL(`../packages/${name}/package.json`, import.meta.url);
     const { exports, publishConfig } = JSON.parse(readFileSync(file, 'utf8')) as {

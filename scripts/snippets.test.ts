@@ -112,7 +112,7 @@ it('each block is a program, commands, data or of a listed kind', () => {
   expect(snippets.length).toBeGreaterThan(50);
 });
 
-it('no fence of a page is passed over, however far it is indented', () => {
+it('every code fence of a page is read, at any indentation', () => {
   const fences = (file: string): number =>
     readFileSync(join(root, file), 'utf8').match(/^[ \t>]*(`{3,}|~{3,})/gm)?.length ?? 0;
   for (const file of pages())
@@ -135,7 +135,7 @@ it('each listed command is shown somewhere, and names scripts and files that exi
   }
 });
 
-it('data is what its language says', () => {
+it('data is valid in its language', () => {
   for (const { language, code } of snippets) {
     if (language === 'json') JSON.parse(code);
     if (language === 'jsonl') for (const line of code.trimEnd().split('\n')) JSON.parse(line);
@@ -168,7 +168,7 @@ it.skipIf(!hasPython)('the blocks of Python compile, and their page runs them by
   }
 });
 
-describe('the commands', () => {
+describe('each of the commands works:', () => {
   const folder = mkdtempSync(join(tmpdir(), 'boxcar-snippets-'));
   const home = process.cwd();
   let boxcar: Boxcar;
@@ -289,7 +289,7 @@ describe('the commands', () => {
   });
 });
 
-it('programs, modules and parts are told apart', () => {
+it('programs, modules and parts are distinguished', () => {
   const kinds = snippets.filter(({ language }) => ['ts', 'js'].includes(language)).map(kindOf);
   for (const kind of ['program', 'module', 'part'] as const) expect(kinds).toContain(kind);
 });

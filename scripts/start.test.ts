@@ -55,7 +55,7 @@ function isOn(pid: string, dataDir: string): boolean {
   }
 }
 
-it('with nothing but Node: starts the embedded Postgres, surveys the folder, prints one line of JSON and ends', async () => {
+it('with nothing but Node, a start runs the embedded Postgres, surveys the folder, prints one line of JSON and ends', async () => {
   const child = await start(['--once', '--json', folder]);
   expect(await child.exited, child.stderr).toEqual({ code: 0, signal: null });
   expect(child.stdout.trimEnd().split('\n')).toHaveLength(1);
@@ -71,7 +71,7 @@ it('with nothing but Node: starts the embedded Postgres, surveys the folder, pri
   expect(lines.at(-1)).toContain(`next: npx boxcar tree ${String(result.run_id)} shows who did what`);
 });
 
-it('on the server of DATABASE_URL: migrates it, twice is as good as once, and without a terminal it ends by itself', async () => {
+it('on the server of DATABASE_URL, a start migrates it, may be repeated, and ends without a terminal', async () => {
   await using database = await testDatabase({ empty: true });
   for (const args of [[folder], [folder, '--once']]) {
     const child = await start(args, database.url);
@@ -85,7 +85,7 @@ it('on the server of DATABASE_URL: migrates it, twice is as good as once, and wi
   expect(rows).toHaveLength(2);
 });
 
-it('asks the model that it is told, at the address in the environment, and says what that answered', async () => {
+it('a start asks the given model at the address in the environment, and reports its answer', async () => {
   await using database = await testDatabase({ empty: true });
   await using provider = await openProviderServer(
     chatWire,
@@ -105,7 +105,7 @@ it('asks the model that it is told, at the address in the environment, and says 
   expect(provider.requests.map(({ prompt }) => prompt?.model)).toEqual(['local']);
 });
 
-it('two starts at once on one database survey each its own folder', async () => {
+it('two starts at once on one database survey their own folders', async () => {
   await using database = await testDatabase({ empty: true });
   const other = join(home, 'other');
   for (const part of ['one', 'two', 'three', 'four']) {
@@ -174,7 +174,7 @@ describe('Ctrl-C', () => {
   it.each([
     ['SIGINT', 130],
     ['SIGTERM', 143],
-  ] as const)('%s cancels the run of a start whose model is being asked', async (signal, code) => {
+  ] as const)('%s cancels the run of a start that is waiting for the model', async (signal, code) => {
     await using database = await testDatabase({ empty: true });
     await using provider = await openProviderServer(chatWire, () => new Promise(() => {}));
     const child = spawnStart(['--once', '--json', folder, '--model', 'openai-compatible:local'], {
@@ -193,7 +193,7 @@ describe('Ctrl-C', () => {
   });
 });
 
-it('says in one line what is wrong', async () => {
+it('a start reports an error in one line', async () => {
   const nowhere = await start(['--once', join(home, 'nowhere')], 'postgres://127.0.0.1:1/x');
   expect(nowhere).toMatchObject({
     stdout: '',

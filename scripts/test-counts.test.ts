@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
 import { addCounts, findFailures, formatCounts, formatFailures, readCounts } from './test-counts.mjs';
 
-it('a run is read from the line it ends with, as it was written', () => {
+it('the counts of a run are read from its last line, as they were written', () => {
   for (const counts of [
     { passed: 812, failed: 0, skipped: 0 },
     { passed: 0, failed: 3, skipped: 2 },
@@ -13,7 +13,7 @@ it('a run is read from the line it ends with, as it was written', () => {
   expect(formatCounts({ passed: 1, failed: 0, skipped: 2 })).toBe('1 passed, 0 failed, 2 skipped');
 });
 
-it('a run that does not say that it passed has failed', () => {
+it('a run that does not report success has failed', () => {
   const failed = { passed: 0, failed: 1, skipped: 0 };
   expect(readCounts('', 0)).toEqual(failed);
   expect(readCounts('5 passed, 0 failed\nSegmentation fault', null)).toEqual(failed);
@@ -21,7 +21,7 @@ it('a run that does not say that it passed has failed', () => {
   expect(readCounts('5 passed, 2 failed', null)).toEqual({ passed: 5, failed: 2, skipped: 0 });
 });
 
-it('two runs are summed', () => {
+it('the counts of two runs are summed', () => {
   expect(
     addCounts([
       { passed: 5, failed: 0, skipped: 1 },

@@ -19,7 +19,7 @@ const nameOf = (code: string): string => /^(?:#|\/\/) (\S+)\n/.exec(code)?.[1] ?
 const settingsOf = ({ settings }: Command): Env =>
   Object.fromEntries(settings.map((setting) => setting.split('=') as [string, string]));
 
-test('the tutorial does what it says: a team works, its texts have origins, and it survives a kill -9', {
+test('the tutorial works as written: a team works, its texts have origins, and it survives a kill -9', {
   timeout: 300_000,
 }, async () => {
   await using database = await testDatabase();

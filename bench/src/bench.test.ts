@@ -116,14 +116,14 @@ describe('the bench', () => {
   }
 
   it(
-    'measures every case of a queue beside a floor of the same run, and of Postgres writes the table',
+    'measures every case of a queue next to a floor of the same run, and writes the table for Postgres',
     {
       timeout: 900_000,
     },
     () => (queue === 'redis' ? measureOnRedis() : measureAndWrite()),
   );
 
-  it('skips the cases of a queue it has no server for, and says why', async () => {
+  it('skips the cases of a queue without a server, and gives the reason', async () => {
     const { code, stdout, stderr } = await bench(['turns', 'drain', '--queue', 'redis', '--json'], {
       PATH: folder,
     });
@@ -142,7 +142,7 @@ describe('the bench', () => {
       expect(of).toMatchObject({ value: null, ok: null, skipped: expect.stringContaining('redis-server') });
   });
 
-  it('says in one line what it cannot do, and ends with 2', async () => {
+  it('reports in one line a request that it cannot fulfill, and ends with 2', async () => {
     for (const args of [['warp'], []]) {
       const { code, stdout, stderr } = await bench(args);
 

@@ -8,7 +8,7 @@ const EMPTY = 'a\n<!-- bench:begin -->\n<!-- bench:end -->\nb\n';
 const machine = 'Some CPU, 2 cores, 8 GiB; node 20.19.0; postgres 18.4 (embedded, fsync on); redis 7.0';
 
 describe('the block in the README', () => {
-  it('says what it was written from, judged, unjudged and skipped cases alike', () => {
+  it('states its source, and includes judged, unjudged and skipped cases', () => {
     const cases = CASES.flatMap((spec, index) => [
       judge(spec, {
         value: (index + 1) * 7.123,
@@ -26,7 +26,7 @@ describe('the block in the README', () => {
     expect(replaceBlock(text, table)).toBe(text);
   });
 
-  it('is refused when it is not there, or not what was written', () => {
+  it('is refused when it is missing or was changed', () => {
     const good = replaceBlock(EMPTY, {
       machine,
       date: '2025-02-28',
@@ -62,14 +62,14 @@ describe('the block in the README', () => {
   });
 });
 
-describe('a figure', () => {
+describe('a measured value', () => {
   const specOf = (suite: string, label: string) => {
     const spec = CASES.find((of) => of.suite === suite && labelOf(of) === label);
     if (spec === undefined) throw new Error(`no case ${suite} ${label}`);
     return spec;
   };
 
-  it('is judged by its goal, in its unit or as a ratio: of turns more is better, of anything else less', () => {
+  it('is judged by its goal, in its unit or as a ratio: more is better for turns, less is better for everything else', () => {
     const turns = specOf('turns', 'redis');
     expect(judge(turns, { value: 600, floor: 1_200 })).toMatchObject({
       ratio: 0.5,
@@ -91,7 +91,7 @@ describe('a figure', () => {
     expect(judge(specOf('drain', 'redis rate'), { value: 1, floor: 2 })).toMatchObject({ ok: null });
   });
 
-  it('has its least floor beside it where there is one', () => {
+  it('has its smallest floor next to it when there is one', () => {
     const hop = specOf('chain', 'redis hop');
     const withLeast = judge(hop, { value: 6, floor: 3, least: 1.5 });
     expect(withLeast).toMatchObject({ ratio: 2, least: 1.5, leastRatio: 4, ok: false });

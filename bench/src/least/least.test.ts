@@ -17,7 +17,7 @@ beforeAll(async () => {
 
 const turnOf = (prompt: string) => ({ id: newId(), promptCardId: newId(), prompt, joinId: null });
 
-it('submits several turns in one commit, with the rows that the floor writes for each', async () => {
+it('the floor submits several turns in one commit, with its fixed rows for each', async () => {
   const { pool } = database;
   const turns = [turnOf('one'), turnOf('two'), turnOf('three')];
   const [alone, ...together] = turns;
@@ -44,7 +44,7 @@ it('submits several turns in one commit, with the rows that the floor writes for
   expect(commits).toEqual([{ n: 1 }]);
 });
 
-it('takes a turn through its three commits on one connection', async () => {
+it('the floor takes a turn through its three commits on one connection', async () => {
   await using local = openLocalTurns(database.url);
   for (let turn = 0; turn < 3; turn += 1) await local.answer();
   const { rows } = await database.pool.query(
@@ -53,7 +53,7 @@ it('takes a turn through its three commits on one connection', async () => {
   expect(rows).toEqual([{ n: 3 }]);
 });
 
-it('hears of the last end of a join, whatever batches they come in', async () => {
+it('the floor notices the last end of a join, in whatever batches the ends arrive', async () => {
   const { pool, url } = database;
   await using joins = await openJoins({ databaseUrl: url, concurrency: 1 });
   const joined = joins.join(5, 'go');

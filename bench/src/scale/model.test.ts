@@ -13,14 +13,14 @@ const two: ScalePoint = {
 const model = fitModel(one, two, 2);
 
 describe('the model of a machine', () => {
-  it('returns the points it was made from', () => {
+  it('returns the points from which it was made', () => {
     expect(model.busy).toBeCloseTo(0.99);
     expect(predict(model, { cores: 2, workers: 2, callers: 1 })).toMatchObject({ limit: 'all cores' });
     expect(predict(model, { cores: 2, workers: 2, callers: 1 }).rate).toBeCloseTo(two.rate);
     expect(cpuAt(model, 1)).toEqual(cpuMs);
   });
 
-  it('lets the CPU per turn grow by the same factor with each doubling, and never promises that it falls', () => {
+  it('lets the CPU per turn grow by the same factor with each doubling, and never predicts a decrease', () => {
     expect(totalOf(cpuAt(model, 4))).toBeCloseTo(3 * 1.1 ** 2);
     expect(totalOf(cpuAt(model, 8))).toBeCloseTo(3 * 1.1 ** 3);
     const falling = fitModel(two, { ...one, workers: 2 }, 2);
@@ -28,7 +28,7 @@ describe('the model of a machine', () => {
     expect(cpuAt(falling, 4)).toEqual(cpuMs);
   });
 
-  it('gives four workers on two cores no more turns than two: the cores are shared', () => {
+  it('gives four workers on two cores no more turns than two workers: the cores are shared', () => {
     const { rate, limit } = predict(model, { cores: 2, workers: 4, callers: 1 });
     expect(limit).toBe('all cores');
     expect(rate).toBeCloseTo(two.rate / 1.1);

@@ -5,7 +5,7 @@ import { expect, test } from 'vitest';
 const PROGRAM = new URL('../program.js', import.meta.url);
 const README = readFileSync(new URL('../README.md', import.meta.url), 'utf8');
 
-test('the program prints what its README shows, twice on one database', async () => {
+test('the program prints the output of its README, twice on one database', async () => {
   const [, printed] = /```\n(offered [\s\S]+?)```/.exec(README) ?? [];
   await using database = await testDatabase({ empty: true });
   const env = { DATABASE_URL: database.url, DATABASE_DIRECT_URL: undefined, REDIS_URL: undefined };

@@ -9,7 +9,7 @@ async function codeOf(text: string, path = 'a.ts') {
   return { exports, functions: functions.map(({ name, line, lines }) => `${name} ${line}+${lines}`) };
 }
 
-describe('exports', () => {
+describe('the number of exports', () => {
   test.each([
     ['export {};', 0],
     ['export default 1;', 1],
@@ -27,13 +27,13 @@ describe('exports', () => {
     ['declare module "m" { export const a: 1; }', 0],
     ['const text = `\nexport const a = 1;\n`; // export const b = 2', 0],
     ['module.exports = { a: 1 };', 0],
-  ])('of %j are %i', async (text, exports) => {
+  ])('of %j is %i', async (text, exports) => {
     expect((await codeOf(text))?.exports).toBe(exports);
   });
 });
 
 describe('functions', () => {
-  test('have a body and a name; callbacks have none', async () => {
+  test('have a body and a name; callbacks are not counted', async () => {
     const text = `
       export default () => 1;
       const a = (() => 1) satisfies unknown, b = async function () {}, c = call(() => 1);
@@ -69,7 +69,7 @@ describe('functions', () => {
     ]);
   });
 
-  test('are as long as their lines, the first and the last included', async () => {
+  test('are as long as their lines, including the first and the last', async () => {
     expect((await codeOf('\uFEFFconst f = () =>\n  1;\n\r\nfunction g() {\r\n}'))?.functions).toEqual([
       'f 1+2',
       'g 4+2',
@@ -81,7 +81,7 @@ describe('functions', () => {
   });
 });
 
-test('code that cannot be parsed is known as such; an empty file can be', async () => {
+test('code that cannot be parsed is reported as such; an empty file can be parsed', async () => {
   expect(await codeOf('export const = {')).toBeUndefined();
   expect(await codeOf('')).toEqual({ exports: 0, functions: [] });
   expect(await codeOf('export const a = <b>c</b>;', 'a.js')).toMatchObject({ exports: 1 });
@@ -90,8 +90,8 @@ test('code that cannot be parsed is known as such; an empty file can be', async 
   expect(await codeOf('export declare const a: 1;', 'a.d.ts')).toMatchObject({ exports: 1 });
 });
 
-describe('TODOs', () => {
-  test('in code open a comment or a line of it', async () => {
+describe('a TODO', () => {
+  test('in code begins a comment or a line of a comment', async () => {
     // `@@` is a placeholder for the marker, so that a survey of this repository does not find it here.
     const text = `
       // @@ one
@@ -119,7 +119,7 @@ describe('TODOs', () => {
     ]);
   });
 
-  test('elsewhere open a line or follow what begins a comment', () => {
+  test('elsewhere begins a line or follows the beginning of a comment', () => {
     const text = [
       '# TODO one',
       'TODO two',

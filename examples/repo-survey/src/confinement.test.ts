@@ -29,7 +29,7 @@ const ESCAPES = (tree: TestTree): readonly (readonly [string, RegExp])[] => [
 ];
 
 describe('a path', () => {
-  test('inside the root is its real path, links within followed', async () => {
+  test('inside the root is its real path, and links within the root are followed', async () => {
     await using tree = await copyFixture();
     const { root } = tree;
     const inside = async (path: string) => (await confine(root, path)).path;
@@ -43,7 +43,7 @@ describe('a path', () => {
     expect(await inside('..rc')).toBe('..rc');
   });
 
-  test('that leads elsewhere is refused without a word about what is there', async () => {
+  test('that leads elsewhere is refused without information about the target', async () => {
     await using tree = await copyFixture();
     for (const [path, why] of ESCAPES(tree)) {
       const error = await confine(tree.root, path).then(
@@ -71,7 +71,7 @@ test('a folder that becomes a link while it is read is not followed', async () =
   expect([seen, skipped.unreadable]).toEqual([[], 1]);
 });
 
-test('files beyond the limit are counted, not read', async () => {
+test('files beyond the limit are counted, and not read', async () => {
   await using tree = await copyFixture();
   const skipped = noneSkipped();
   const seen: string[] = [];
@@ -87,7 +87,7 @@ const failuresSchema = z.array(
   z.object({ status: z.literal('failed'), error: z.object({ code: z.string(), message: z.string() }) }),
 );
 
-test('an agent that tries to get out reads nothing and is told why', async () => {
+test('an agent that tries to leave the root reads nothing and gets the reason', async () => {
   await using tree = await copyFixture();
   await symlink('/etc', join(tree.root, 'etc'));
   await using h = await openTestRuntime();

@@ -22,7 +22,7 @@ async function survey(root: string, model?: string, providers?: ModelSettings) {
 }
 
 describe('a survey over HTTP', () => {
-  test('has the report of the scripted one, on each provider', async () => {
+  test('has the same report as the scripted survey, on each provider', async () => {
     await using tree = await copyFixture();
     const { run: scripted } = await survey(tree.root);
     expect(scripted).toMatchObject({ status: 'success', turns: 5, steps: 12 });
@@ -54,7 +54,7 @@ describe('a survey over HTTP', () => {
     expect(run.error?.message).toMatch(/OPENAI_API_KEY is not set/);
   });
 
-  test('names what is wrong with the model before anything runs', async () => {
+  test('reports a wrong model before anything runs', async () => {
     await using tree = await copyFixture();
     for (const [model, message] of [
       ['gemini:x', /known prefixes are scripted, openai, anthropic, openai-compatible/],
@@ -66,7 +66,7 @@ describe('a survey over HTTP', () => {
   });
 });
 
-test('main.js goes where --model and the environment point', async () => {
+test('main.js uses the model of --model and of the environment', async () => {
   await using tree = await copyFixture();
   await using database = await testDatabase({ empty: true });
   await using server = await openSurveyModel(chatWire, { key: null });
@@ -88,7 +88,7 @@ test('main.js goes where --model and the environment point', async () => {
   expect(badUrl.stderr).toMatch(/^repo-survey: OPENAI_BASE_URL: must be an http/);
 });
 
-test('the environment names the model of all agents, its provider and its key', () => {
+test('the environment sets the model of all agents, its provider and its key', () => {
   const config = loadConfig({
     BOXCAR_MODEL: ' openai:gpt-4.1 ',
     OPENAI_API_KEY: 'sk-1',

@@ -136,7 +136,7 @@ async function surveyRepository(): Promise<{ report: SurveyReport; counted: read
   }
 }
 
-test('the survey of this repository says what an independent count says', { timeout: 120_000 }, async () => {
+test('the survey of this repository agrees with an independent count', { timeout: 120_000 }, async () => {
   const { report, counted } = await surveyRepository();
   const { files, lines, exports, todos, by_folder, by_language, longest_functions, unanswered } = report;
   expect(

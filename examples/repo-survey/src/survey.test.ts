@@ -72,7 +72,7 @@ afterEach(() => {
 });
 
 describe('a survey', () => {
-  test('of the frozen tree has its known figures', async () => {
+  test('of the frozen tree has the known numbers', async () => {
     await using tree = await copyFixture();
     await using h = await openTestRuntime();
     await registerSurvey(h.runtime, { root: tree.root });
@@ -104,14 +104,14 @@ describe('a survey', () => {
     expect(leaks.rows).toEqual([]);
   });
 
-  test('says how far it is', () => {
+  test('reports its progress', () => {
     expect(renderProgress({ folders: 0, measured: 0, atWork: 0 })).toBe('dividing the tree');
     expect(renderProgress({ folders: 4, measured: 3, atWork: 1 })).toBe(
       '[###############.....] 3 of 4 folders measured, 1 at work',
     );
   });
 
-  test('of a folder in the tree is that folder alone, twice the same', async () => {
+  test('of a folder in the tree covers only that folder, and is the same twice', async () => {
     await using tree = await copyFixture();
     await using h = await openTestRuntime();
     await registerSurvey(h.runtime, { root: tree.root });
@@ -130,7 +130,7 @@ describe('a survey', () => {
     });
   });
 
-  test('of a folder without code is all zeros there', async () => {
+  test('of a folder without code has zeros for it', async () => {
     await using tree = await copyFixture();
     await using h = await openTestRuntime();
     await registerSurvey(h.runtime, { root: `${tree.root}/tools` });
@@ -142,7 +142,7 @@ describe('a survey', () => {
     });
   });
 
-  test('packs the ground rules and nothing else of the principal for each expert', async () => {
+  test('gives each expert only the ground rules of the principal', async () => {
     await using tree = await copyFixture();
     await using h = await openTestRuntime();
     await registerSurvey(h.runtime, { root: tree.root });
@@ -167,7 +167,7 @@ describe('a survey', () => {
     expect(new Set(rules).size).toBe(1);
   });
 
-  test('names an expert that failed, and goes on without its figures', async () => {
+  test('names an expert that failed, and continues without its numbers', async () => {
     await using tree = await copyFixture();
     await using h = await openTestRuntime();
     await registerSurvey(h.runtime, { root: tree.root });
@@ -192,7 +192,7 @@ describe('a survey', () => {
 });
 
 describe('a folder that cannot be surveyed', () => {
-  test('is a bad_request that names it', async () => {
+  test('is a bad_request that names the folder', async () => {
     await using tree = await copyFixture();
     await using h = await openTestRuntime();
     const codeOf = async (work: Promise<unknown>): Promise<string> => {
@@ -229,8 +229,8 @@ describe('a folder that cannot be surveyed', () => {
   });
 });
 
-describe('the programs', () => {
-  test('the plugin serves the folder of BOXCAR_SURVEY_ROOT', async () => {
+describe('the programs of the survey', () => {
+  test('include a plugin that serves the folder of BOXCAR_SURVEY_ROOT', async () => {
     await using tree = await copyFixture();
     await using h = await openTestRuntime();
     vi.stubEnv('BOXCAR_SURVEY_ROOT', tree.root);
@@ -243,7 +243,7 @@ describe('the programs', () => {
     expect(answer).toMatchObject({ status: 'success', result: { files: 1, lines: 5, todos: 1 } });
   });
 
-  test('main.js prints one JSON object, or one line that says what is wrong', async () => {
+  test('include main.js, which prints one JSON object, or one line with the error', async () => {
     await using tree = await copyFixture();
     await using database = await testDatabase({ empty: true });
     const main = fileURLToPath(new URL('./main.ts', import.meta.url));

@@ -11,7 +11,7 @@ import { createSurveyTools, MAX_AREAS } from './tools.js';
 const context = { signal: new AbortController().signal } as ToolContext;
 
 describe('the tools', () => {
-  test('have names and schemas that every provider takes', async () => {
+  test('have names and schemas that every provider accepts', async () => {
     await using tree = await copyFixture();
     for (const [name, tool] of Object.entries(createSurveyTools(tree.root))) {
       expect(tool.name).toBe(name);
@@ -23,7 +23,7 @@ describe('the tools', () => {
     }
   });
 
-  test('list_files goes through a folder page by page', async () => {
+  test('list_files reads a folder page by page', async () => {
     await using tree = await copyFixture();
     const { list_files } = createSurveyTools(tree.root);
     const after = await list_files.run({ path: 'src', scope: 'tree', after: 'src/index.ts' }, context);
@@ -38,7 +38,7 @@ describe('the tools', () => {
     });
   });
 
-  test('read_file gives the lines that were asked for', async () => {
+  test('read_file returns the requested lines', async () => {
     await using tree = await copyFixture();
     const { read_file } = createSurveyTools(tree.root);
     expect(await read_file.run({ path: 'src/view.jsx', from_line: 2, max_lines: 1 }, context)).toEqual({
@@ -56,7 +56,7 @@ describe('the tools', () => {
     }
   });
 
-  test('a file is read to the limit, whatever it says of its size', async () => {
+  test('a file is read up to the limit, whatever size it reports', async () => {
     await using tree = await copyFixture();
     const text = 'ab\n'.repeat(100_000);
     await writeFile(join(tree.root, 'long.txt'), text);
@@ -71,7 +71,7 @@ describe('the tools', () => {
     expect(await readText('/proc/self/status', 100)).toEqual({ outcome: 'too_large' });
   });
 
-  test('list_folders covers a folder once, in one piece where its folders are too many or oddly named', async () => {
+  test('list_folders covers a folder once, and in one piece when its folders are too many or have odd names', async () => {
     await using tree = await copyFixture();
     const { list_folders } = createSurveyTools(tree.root);
     const areasOf = async (path: string): Promise<unknown> => list_folders.run({ path }, context);
@@ -89,7 +89,7 @@ describe('the tools', () => {
     expect(await areasOf('docs')).toEqual({ areas: [{ path: 'docs', scope: 'tree' }] });
   });
 
-  test('refuse a file where a folder belongs', async () => {
+  test('refuse a file in place of a folder', async () => {
     await using tree = await copyFixture();
     const { list_folders, list_files, measure_files, measure_code, find_todos } = createSurveyTools(
       tree.root,

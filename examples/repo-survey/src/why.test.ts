@@ -72,7 +72,7 @@ function wordingOf({ rule }: WhyPart, content: JsonValue): string {
   }
 }
 
-test('every piece of every prompt of the example run has its source', async () => {
+test('every piece of every prompt of the example run has a source', async () => {
   const router = createModelRouter();
   const sent: ModelRequest[] = [];
   await using tree = await copyFixture();

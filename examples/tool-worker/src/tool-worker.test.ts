@@ -48,7 +48,7 @@ async function site(): Promise<Site> {
 }
 
 describe.each(queueBackends())('the example worker, queues on %s', (backend) => {
-  test('runs the tool of its profile; killed with a job in hand, it leaves the job to another', async () => {
+  test('runs the tool of its profile; killed during a job, it leaves the job to another worker', async () => {
     await using database = await testDatabase();
     await using redis = backend === 'redis' ? await testRedis() : undefined;
     if (redis === undefined) await migrateQueues(database.url);
@@ -89,7 +89,7 @@ describe.each(queueBackends())('the example worker, queues on %s', (backend) => 
     expect((await second.exited).code).toBe(0);
   }, 60_000);
 
-  test('is started and asked as its README says', async () => {
+  test('is started and used as its README says', async () => {
     await using database = await testDatabase({ empty: true });
     await using redis = backend === 'redis' ? await testRedis() : undefined;
     await using page = await site();

@@ -46,7 +46,7 @@ describe.runIf(isWanted)('the remote agent of the ADK', () => {
       .map((line) => JSON.parse(line) as Seen[]);
   };
 
-  test('gives tasks to a public agent, and goes on in the same conversation', async () => {
+  test('gives tasks to a public agent, and continues in the same conversation', async () => {
     const key = await stage.key({ name: 'adk' });
     const answers = await talk(key, 'good day', 'good night');
     for (const [n, words] of ['good day', 'good night'].entries()) {
@@ -60,7 +60,7 @@ describe.runIf(isWanted)('the remote agent of the ADK', () => {
     expect(new Set(rows.map(({ conversation }) => conversation)).size).toBe(1);
   });
 
-  test('is told when its key is wrong', async () => {
+  test('gets an error when its key is wrong', async () => {
     await expect(talk('boxcar_wrong', 'good day')).rejects.toThrow();
   });
 });

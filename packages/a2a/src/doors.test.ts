@@ -54,8 +54,8 @@ const say = (words: string, id = words) => ({
   params: { message: { messageId: id, role: 'ROLE_USER', parts: [{ text: words }] } },
 });
 
-describe('keys', () => {
-  test('no key, a wrong, revoked or expired one is refused on both routes, and so is one without the scope', async () => {
+describe('the check of keys', () => {
+  test('refuses a missing, wrong, revoked or expired key on both routes, and a key without the scope', async () => {
     const before = await counts();
     const { key: revoked, key_id } = await createKey(stage.database.pool, { scopes: ['a2a:call'] });
     await revokeKey(stage.database.pool, key_id);
@@ -82,7 +82,7 @@ describe('keys', () => {
     expect(await counts()).toEqual(before);
   });
 
-  test('an agent of another project, or one that is not public, is answered as one that does not exist', async () => {
+  test('answers for an agent of another project, or an agent that is not public, as for an unknown agent', async () => {
     const foreign = await stage.key({ projectId: 'other' });
     const before = await counts();
     const bodies = [];
@@ -110,7 +110,7 @@ describe('keys', () => {
     expect(await counts()).toEqual(before);
   });
 
-  test('a task of another name, agent or project is answered as one that does not exist', async () => {
+  test('answers for a task of another name, agent or project as for an unknown task', async () => {
     await stage.opened.runtime.applyProfile({
       name: 'caller',
       instructions: '',
@@ -172,7 +172,7 @@ describe('keys', () => {
     ).toBe(tasks[0]?.id);
   });
 
-  test('keys whose names are as long as names may be have tasks of their own', async () => {
+  test('gives separate tasks to keys whose names are as long as allowed', async () => {
     const ids: string[] = [];
     for (const end of ['1', '2']) {
       const client = await stage.client('echo', await stage.key({ name: `${'n'.repeat(199)}${end}` }));
@@ -181,7 +181,7 @@ describe('keys', () => {
     expect(new Set(ids).size).toBe(2);
   });
 
-  test('the key of an agent asks in its name, and reaches what the delegation policy of its profile allows', async () => {
+  test('lets an agent’s key ask in the agent’s name, within the delegation policy of its profile', async () => {
     const client = await stage.client('guarded', await stage.key({ agent: 'sam' }));
     const task = taskOf(await client.sendMessage(request('may I?')));
     expect(task.status?.state).toBe(TaskState.TASK_STATE_FAILED);
@@ -194,8 +194,8 @@ describe('keys', () => {
   });
 });
 
-describe('the policy', () => {
-  test('a forbidden target is a rejected task under every spelling, in both protocols, and nothing of it runs', async () => {
+describe('under a policy', () => {
+  test('a forbidden target is a rejected task in every spelling, in both protocols, and none of it runs', async () => {
     const [before] = (await counts()) as { turns: string; agents: string }[];
     let tried = 0;
     for (const name of ['secret', '%73ecret', 's%65cret'])
@@ -219,7 +219,7 @@ describe('the policy', () => {
     expect([after?.turns, after?.agents]).toEqual([before?.turns, before?.agents]);
   });
 
-  test('what needs an approval waits as submitted, and goes on in its context when it is approved', async () => {
+  test('a task that needs an approval waits as submitted, and continues in its context when it is approved', async () => {
     const client = await stage.client('guarded', key);
     const ask = (words: string) =>
       client.sendMessage(request(words, { contextId: 'guarded', returnImmediately: true })).then(taskOf);
@@ -245,7 +245,7 @@ describe('the policy', () => {
     expect(agents.rowCount).toBe(1);
   });
 
-  test('a task that waits for an approval is canceled, and the approval begins nothing', async () => {
+  test('a task that waits for an approval can be canceled, and a later approval begins nothing', async () => {
     const client = await stage.client('guarded', key);
     const { id } = taskOf(await client.sendMessage(request('stop', { returnImmediately: true })));
     const gate = new ApprovalGate({ runtime: stage.opened.runtime });
@@ -277,8 +277,8 @@ describe('the policy', () => {
   });
 });
 
-describe('cards', () => {
-  test('a card says what the agent is for, and nothing of its instructions, tools and model', async () => {
+describe('the card of an agent', () => {
+  test('describes the agent, and contains nothing of its instructions, tools and model', async () => {
     const one = await card('echo', { ...bearer(key), 'a2a-version': '1.0' });
     expect(await one.json()).toMatchObject({
       name: 'echo',
@@ -303,7 +303,7 @@ describe('cards', () => {
     expect(one.headers.get('vary')?.toLowerCase()).toContain('a2a-version');
   });
 
-  test('a page that is allowed reads a card, whose answer varies by version and origin', async () => {
+  test('can be read by an allowed web page, and the answer varies by version and origin', async () => {
     const origin = 'https://desk.example';
     await using other = await openStage({
       database: stage.database,
@@ -320,7 +320,7 @@ describe('cards', () => {
     expect(headers.get('vary')?.toLowerCase()).toBe('a2a-version, origin');
   });
 
-  test('behind a proxy a card names the address that clients use', async () => {
+  test('behind a proxy has the address that clients use', async () => {
     await using other = await openStage({
       database: stage.database,
       works: false,
@@ -342,7 +342,7 @@ describe('cards', () => {
   });
 });
 
-describe('bad input', () => {
+describe('bad input and errors:', () => {
   interface Answer {
     readonly id?: unknown;
     readonly error?: { readonly code: number; readonly message: string };
@@ -352,7 +352,7 @@ describe('bad input', () => {
     params: { message: { messageId: 'm', role: 'ROLE_USER', parts: [{ text: 'x' }], ...rest } },
   });
 
-  test('what is no message is refused with the error of the protocol, and leaves nothing', async () => {
+  test('a body that is not a message is refused with the error of the protocol, and leaves nothing', async () => {
     const before = await counts();
     for (const [body, code] of [
       ['', -32700],
@@ -434,7 +434,7 @@ describe('bad input', () => {
     expect(await counts()).toEqual(before);
   });
 
-  test('the same in protocol 0.3, with the errors of that', async () => {
+  test('the same holds in protocol 0.3, with the errors of that protocol', async () => {
     const before = await counts();
     const old = (params: unknown, method = 'message/send') => ({ jsonrpc: '2.0', id: 7, method, params });
     const words = { messageId: 'm', role: 'user', kind: 'message', parts: [{ kind: 'text', text: 'x' }] };
@@ -475,7 +475,7 @@ describe('bad input', () => {
     expect(await counts()).toEqual(before);
   });
 
-  test('an unknown version, another type of content and a body that is too large are refused', async () => {
+  test('an unknown version, another content type and a body that is too large are refused', async () => {
     const before = await counts();
     const codeOf = async (response: Response) => ((await response.json()) as Answer).error?.code;
     expect(await codeOf(await post('echo', say('x'), { 'a2a-version': '2.0' }))).toBe(-32009);
@@ -489,7 +489,7 @@ describe('bad input', () => {
     expect(patch.result).toMatchObject({ task: { status: { state: 'TASK_STATE_COMPLETED' } } });
   });
 
-  test('an error on our side is told by its code, and is in the log', async () => {
+  test('an error on our side is reported by its code, and is in the log', async () => {
     await using apart = await openStage({ works: false });
     await apart.agent('echo', [{ say: 'x' }]);
     const client = await openClient(`${apart.url}/a2a/echo`, await apart.key(), '1.0');
@@ -500,7 +500,7 @@ describe('bad input', () => {
     await expect(client.sendMessage(request('y'))).rejects.toThrow(/^(?!.*message_id).*$/s);
   });
 
-  test('what a budget refuses is told without the model and the account', async () => {
+  test('a refusal by a budget is reported without the model and the account', async () => {
     await using poor = await openStage({ works: false });
     const project = 'poor';
     await poor.opened.runtime.createProject({ name: project, limits: { run_budget: { cost_usd: 1 } } });
@@ -516,7 +516,7 @@ describe('bad input', () => {
   });
 });
 
-test('where handoffs are switched off, public agents are too', async () => {
+test('public agents are off when handoffs are switched off', async () => {
   process.env.BOXCAR_HANDOFF_ENABLED = 'false';
   try {
     const client = await stage.client('echo', key);

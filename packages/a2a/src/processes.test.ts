@@ -19,7 +19,7 @@ async function startServer({ database }: Stage): Promise<NodeChild & { readonly 
 }
 
 describe.each(['1.0', '0.3'] as const)('protocol %s', (version) => {
-  test('a task is asked for at another process than the one that was killed after it had taken it', async () => {
+  test('a task can be read at another process after the process that accepted it was killed', async () => {
     const said = gate();
     const slow: ScriptedFunction = async (_request, { write }) => {
       write('Half ');
@@ -101,7 +101,7 @@ test('two installations hand work to each other, and each keeps its own row of i
   }
 });
 
-test('a question below an agent there is a question of the handoff here, and the reply goes back', async () => {
+test('a question of a remote agent’s function is a question of the local handoff, and the reply is sent back', async () => {
   vi.stubEnv('BOXCAR_TARGETS_ALLOW_PRIVATE', '127.0.0.1');
   await using here = await openStage();
   await using there = await openStage({
@@ -130,7 +130,7 @@ test('a question below an agent there is a question of the handoff here, and the
   expect(String(result)).toContain('seven');
 });
 
-test('a handoff that is canceled here is canceled at the other installation', async () => {
+test('a handoff that is canceled here is also canceled at the other installation', async () => {
   vi.stubEnv('BOXCAR_TARGETS_ALLOW_PRIVATE', '127.0.0.1');
   const begun = gate();
   const slow: ScriptedFunction = async (_request, { signal }) => {

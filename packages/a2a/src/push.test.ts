@@ -91,7 +91,7 @@ const delivered = (count: number) =>
   );
 
 describe.each(['1.0', '0.3'] as const)('protocol %s', (version) => {
-  test('the card says so, and the question and the end of a task are sent, signed and with the token', async () => {
+  test('is named in the card, and the question and the end of a task are sent, signed and with the token', async () => {
     await using receiver = await openPushReceiver(version);
     const porter = await stage.client('porter', key, version);
     expect((await porter.getAgentCard()).capabilities?.pushNotifications).toBe(true);
@@ -114,7 +114,7 @@ describe.each(['1.0', '0.3'] as const)('protocol %s', (version) => {
     ]);
   });
 
-  test('a configuration is set, shown, listed, changed and deleted, and ended tasks are sent at once', async () => {
+  test('lets a configuration be set, shown, listed, changed and deleted, and sends ended tasks at once', async () => {
     await using receiver = await openPushReceiver(version);
     const echo = await stage.client('echo', key, version);
     const { id: taskId } = taskOf(await echo.sendMessage(request('good day')));
@@ -140,7 +140,7 @@ describe.each(['1.0', '0.3'] as const)('protocol %s', (version) => {
     expect(receiver.pushed).toHaveLength(1);
   });
 
-  test('a message that is sent again with its configuration is one task and one notification', async () => {
+  test('makes one task and one notification of a message that is repeated with its configuration', async () => {
     await using receiver = await openPushReceiver(version);
     const echo = await stage.client('echo', key, version);
     const message = notified('once', configOf(receiver, { id: '' }), { messageId: `once-${version}` });
@@ -155,7 +155,7 @@ describe.each(['1.0', '0.3'] as const)('protocol %s', (version) => {
     });
   });
 
-  test('what may not be sent to, and what a header cannot carry, is refused before there is a task', async () => {
+  test('refuses an address that is not allowed and a value that no header can carry, before there is a task', async () => {
     const echo = await stage.client('echo', key, version);
     for (const wrong of [
       { url: 'http://169.254.169.254/latest' },
@@ -177,7 +177,7 @@ describe.each(['1.0', '0.3'] as const)('protocol %s', (version) => {
   });
 });
 
-test('a notification that is not taken is sent again under its id, and given up when its receiver is gone', async () => {
+test('a notification that is not accepted is sent again with its id, and is given up when its receiver is gone', async () => {
   await using receiver = await openPushReceiver('1.0');
   receiver.statuses.push(500, 503);
   const echo = await stage.client('echo', key);
@@ -202,7 +202,7 @@ async function untaken(receiver: PushReceiver): Promise<string> {
   return taskId;
 }
 
-test('a receiver that was taken back is sent nothing more, until it is asked for again', async () => {
+test('a receiver that was removed gets nothing more, until it is configured again', async () => {
   await using receiver = await openPushReceiver('1.0');
   const taskId = await untaken(receiver);
   const porter = await stage.client('porter', key);
@@ -219,7 +219,7 @@ test('a receiver that was taken back is sent nothing more, until it is asked for
   expect(last && taskIn(last)?.status?.state).toBe(ASKS['1.0']);
 });
 
-test('what is to be sent goes to the new address when it was changed', async () => {
+test('a waiting notification is sent to the new address after a change', async () => {
   await using receiver = await openPushReceiver('1.0');
   await using other = await openPushReceiver('1.0');
   const taskId = await untaken(receiver);
@@ -319,7 +319,7 @@ test('no role but the owner may write notifications', async () => {
   expect(rows).toEqual([]);
 });
 
-test('a key of another name sets, sees and deletes none, and eleven receivers are too many', async () => {
+test('a key of another name sets, sees and deletes no configuration, and eleven receivers are too many', async () => {
   await using receiver = await openPushReceiver('1.0');
   const echo = await stage.client('echo', key);
   const { id: taskId } = taskOf(await echo.sendMessage(request('mine')));
@@ -339,7 +339,7 @@ test('a key of another name sets, sees and deletes none, and eleven receivers ar
   await delivered(10);
 });
 
-test('an answer that brings one receiver too many answers nothing', async () => {
+test('an answer that would add one receiver too many is refused, and answers nothing', async () => {
   await using receiver = await openPushReceiver('1.0');
   const porter = await stage.client('porter', key);
   const { id: taskId } = taskOf(await porter.sendMessage(request('where')));
@@ -354,7 +354,7 @@ test('an answer that brings one receiver too many answers nothing', async () => 
   await receiver.reached(20);
 });
 
-test('a result that was erased is not sent, and all of it goes at a purge', async () => {
+test('an erased result is not sent, and all configurations and notifications are purged', async () => {
   await using receiver = await openPushReceiver('1.0');
   const echo = await stage.client('echo', key);
   const { id: taskId } = taskOf(await echo.sendMessage(notified('bye', configOf(receiver))));
@@ -373,7 +373,7 @@ test('a result that was erased is not sent, and all of it goes at a purge', asyn
   expect((await stage.database.pool.query('select from boxcar.push_configs')).rowCount).toBe(0);
 });
 
-test('an installation without a secret sends none, and its card says so', async () => {
+test('an installation without a secret sends no notifications, and its card says so', async () => {
   await using plain = await openStage({ database: stage.database, works: false });
   const client = await plain.client('echo', key);
   expect((await client.getAgentCard()).capabilities?.pushNotifications).toBe(false);

@@ -16,7 +16,7 @@ function readValue(
 ): string | null {
   if (given === undefined || given === null || given === '') return null;
   if (isText(given) && form.test(given)) return given;
-  throw malformed(`${field}: must be what a header may carry.`);
+  throw malformed(`${field}: must be a valid value of a header.`);
 }
 
 /** Checks only the form; the address is not judged here. @throws A2AError when the form of the protocol is not met. */

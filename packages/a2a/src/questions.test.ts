@@ -77,7 +77,7 @@ describe.each(['1.0', '0.3'] as const)('protocol %s', (version) => {
     expect(rows).toEqual([{ author: 'a2a:desk' }]);
   });
 
-  test('a stream says that input is required and ends, and the answer begins another one', async () => {
+  test('a stream reports that input is required and ends, and the answer begins another stream', async () => {
     const porter = await client();
     const events = await all(porter.sendMessageStream(request('where')));
     const last = events.at(-1);
@@ -93,7 +93,7 @@ describe.each(['1.0', '0.3'] as const)('protocol %s', (version) => {
     expect(JSON.stringify(rest)).toContain('south');
   });
 
-  test('a reader that joins while it waits follows the task beyond the answer', async () => {
+  test('a reader that joins while the task waits follows it beyond the answer', async () => {
     const porter = await client();
     const { id: taskId } = taskOf(await porter.sendMessage(request('where')));
     const joined = porter.resubscribeTask(ask(taskId));
@@ -104,7 +104,7 @@ describe.each(['1.0', '0.3'] as const)('protocol %s', (version) => {
     expect(last?.$case === 'statusUpdate' && last.value.status?.state).toBe(TaskState.TASK_STATE_COMPLETED);
   });
 
-  test('the same answer again is one answer, also at the same moment, and other words are refused', async () => {
+  test('the same answer again is one answer, also at the same moment, and other text is refused', async () => {
     const go = gate();
     clerk = async (_input, { ask: put }) => {
       const [one, two] = await Promise.all([put('One?'), put('Two?')]);
@@ -141,7 +141,7 @@ describe.each(['1.0', '0.3'] as const)('protocol %s', (version) => {
     expect(result).toContain('second');
   });
 
-  test('data is an answer as JSON, and nothing is not', async () => {
+  test('data is accepted as a JSON answer, and an empty message is refused', async () => {
     const porter = await client();
     const { id: taskId } = taskOf(await porter.sendMessage(request('where')));
     await expect(porter.sendMessage(request(' ', { taskId }))).rejects.toMatchObject({
@@ -152,7 +152,7 @@ describe.each(['1.0', '0.3'] as const)('protocol %s', (version) => {
     expect(JSON.stringify(resultOf(done))).toContain('west');
   });
 
-  test('a task that asks is listed as such, canceled as every other, and then takes no answer', async () => {
+  test('a task that asks is listed as such, can be canceled like any other, and then accepts no answer', async () => {
     const porter = await client();
     const contextId = `asks-${version}`;
     const { id: taskId } = taskOf(await porter.sendMessage(request('where', { contextId })));
@@ -169,7 +169,7 @@ describe.each(['1.0', '0.3'] as const)('protocol %s', (version) => {
     });
   });
 
-  test('a task that works and asks nothing takes no message', async () => {
+  test('a task that works and asks nothing accepts no message', async () => {
     const begun = gate();
     const go = gate();
     clerk = async () => {
@@ -199,7 +199,7 @@ test('a key of another name answers no question, and sees none', async () => {
   await porter.sendMessage(request('north', { taskId }));
 });
 
-test('a question that was erased is told without its words, and one whose time is over is asked no more', async () => {
+test('an erased question is shown without its text, and a question whose time is over is no longer asked', async () => {
   clerk = async (_input, { ask }) => ask('Which harbour?', { timeout: 3_600 }).catch(() => 'nobody knows');
   const porter = await stage.client('porter', key);
   const { id: taskId } = taskOf(await porter.sendMessage(request('where')));

@@ -51,7 +51,7 @@ export interface RequestOptions {
 }
 
 const noTask = (id: string): Error =>
-  new TaskNotFoundError({ message: `There is no task ${id.slice(0, 100)} of this agent.` });
+  new TaskNotFoundError({ message: `This agent has no task ${id.slice(0, 100)}.` });
 
 const hasEnded = ({ ended_at }: PublicTask): boolean => ended_at !== null;
 
@@ -245,7 +245,7 @@ export class RequestHandler implements A2ARequestHandler {
     const replied = await this.#door.reply(task, reply);
     if (replied !== undefined) return replied;
     throw new UnsupportedOperationError({
-      message: `Task ${taskId} ${hasEnded(task) ? 'has ended' : 'asks nothing'} and takes no message. To go on, send one without taskId in context ${task.conversation}.`,
+      message: `Task ${taskId} ${hasEnded(task) ? 'has ended' : 'asks nothing'} and accepts no message. To continue, send a message without taskId in context ${task.conversation}.`,
     });
   }
 

@@ -52,7 +52,7 @@ describe.each(['1.0', '0.3'] as const)('protocol %s', (version) => {
     expect(task.history[0]?.parts[0]?.content).toEqual({ $case: 'text', value: 'good day' });
   });
 
-  test('a message that does not wait is a task that can be asked for', async () => {
+  test('a message that does not wait is a task that can be read later', async () => {
     const agent = await client();
     const { id, status } = taskOf(await agent.sendMessage(request('later', { returnImmediately: true })));
     expect([
@@ -65,7 +65,7 @@ describe.each(['1.0', '0.3'] as const)('protocol %s', (version) => {
     expect((await agent.getTask({ tenant: '', id, historyLength: 0 })).history).toEqual([]);
   });
 
-  test('its first words arrive before it has said the last ones', async () => {
+  test('the first text arrives before the last text is written', async () => {
     const said = gate();
     functions.slow = async (_request, { write }) => {
       write('Roses ');
@@ -111,7 +111,7 @@ describe.each(['1.0', '0.3'] as const)('protocol %s', (version) => {
     await expect(all(agent.resubscribeTask({ tenant: '', id }))).rejects.toThrow('has ended');
   });
 
-  test('a task is canceled while it works, and once only', async () => {
+  test('a task is canceled while it works, and only once', async () => {
     const begun = gate();
     functions.slow = async (_request, { signal }) => {
       begun.open();
@@ -147,7 +147,7 @@ describe.each(['1.0', '0.3'] as const)('protocol %s', (version) => {
     });
   });
 
-  test('messages of a context reach one agent, which remembers', async () => {
+  test('messages of a context reach one agent, which remembers earlier messages', async () => {
     functions.slow = async ({ messages }) => ({
       text: String(messages.filter(({ role }) => role === 'user').length),
     });
@@ -196,7 +196,7 @@ describe.each(['1.0', '0.3'] as const)('protocol %s', (version) => {
     expect(await ids()).toBe(before);
   });
 
-  test('a task that is unknown, has ended or is in another context takes no message', async () => {
+  test('a task that is unknown, has ended or is in another context accepts no message', async () => {
     const agent = await client();
     const task = taskOf(await agent.sendMessage(request('done')));
     const id = '0198c1f2-5d21-7ae1-821d-cb1b3af8b547';
@@ -226,7 +226,7 @@ describe.each(['1.0', '0.3'] as const)('protocol %s', (version) => {
     expect(JSON.stringify(inside)).not.toMatch(/10\.1\.2\.3|secrets|scripted/);
   });
 
-  test('push notifications are not supported, and say so', async () => {
+  test('a request for push notifications is refused as not supported', async () => {
     const agent = await client();
     const config = {
       tenant: '',
@@ -283,7 +283,7 @@ test('tasks are listed by context and state, page by page', async () => {
     });
 });
 
-test('a message that waits is answered with its task as it is when the time is over, and when the server stops', async () => {
+test('a message that waits is answered with the current task when its time is over, and when the server stops', async () => {
   const begun = gate();
   const said = gate();
   functions.slow = async () => {
@@ -327,7 +327,7 @@ async function untilEnded<T extends { status?: { state: TaskState } | undefined 
   );
 }
 
-test('a reader that is dropped leaves nothing that follows its task', async () => {
+test('a reader that is dropped leaves no listener on its task', async () => {
   await using strict = await openStage({ functions, stallMs: 300 });
   await strict.agent('slow', [], { model: 'scripted:slow', script: undefined });
   const followers: { readonly isOpen: boolean }[] = [];

@@ -6,7 +6,7 @@ const retryable = (error: unknown): boolean => adviseRetry(error).retryable;
 const networkError = (code: string) =>
   Object.assign(new TypeError('fetch failed'), { cause: Object.assign(new Error('x'), { code }) });
 
-test('network errors, four kinds of HTTP status, retryable errors and marked codes are tried again, and nothing else', () => {
+test('network errors, four kinds of HTTP status, retryable errors and marked codes are tried again, and no other errors', () => {
   for (const status of [408, 425, 429, 500, 501, 503, 529, 599])
     expect([status, retryable({ status }), retryable({ statusCode: status })]).toEqual([status, true, true]);
   for (const status of [200, 301, 400, 401, 403, 404, 409, 422, 499, 600])
@@ -24,7 +24,7 @@ test('network errors, four kinds of HTTP status, retryable errors and marked cod
     expect(retryable(error)).toBe(false);
 });
 
-test('the pause that a platform asks for is handed on', () => {
+test('the pause that a platform asks for is passed on', () => {
   const error = new AdapterError('platform_rate_limited', {
     message: 'x',
     retryable: true,
@@ -35,7 +35,7 @@ test('the pause that a platform asks for is handed on', () => {
   expect(adviseRetry({ status: 503, retryAfterMs: 5 })).toEqual({ retryable: true, retryAfterMs: 5 });
 });
 
-test('usage that is found out later is added once, and the rest stays', () => {
+test('usage that becomes known later is added once, and everything else stays', () => {
   const usage = { input_tokens: 3, output_tokens: 0 };
   const error = new AdapterError('platform_unavailable', {
     message: 'It broke off.',

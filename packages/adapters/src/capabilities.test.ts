@@ -26,7 +26,7 @@ function codeOf(work: () => unknown): string {
   }
 }
 
-test('kinds that the platform does not carry are lost with the reason, and the rest is kept in order', () => {
+test('kinds of cards that the platform does not carry are lost with the reason, and the others are kept in order', () => {
   const cards = everyCard();
   const request = requestFor(target, { cards });
   const { cards: kept, lost } = checkCapabilities(adapterWith({ carries: ['text', 'image'] }), request);
@@ -41,14 +41,14 @@ test('kinds that the platform does not carry are lost with the reason, and the r
   expect(lost[0]?.why).toBe('the platform does not carry json');
 });
 
-test('a file that nothing but this installation can read is lost everywhere', () => {
+test('a file that only this installation can read is lost on every platform', () => {
   const request = requestFor(target, { cards: everyCard() });
   expect(checkCapabilities(adapterWith({}), request).lost).toEqual([
     { card_id: 'local_file', what: 'file', why: expect.stringContaining('http://') },
   ]);
 });
 
-test('a request of which no card would be left is refused', () => {
+test('a request of which no card would remain is refused', () => {
   const cards = everyCard().filter(({ id }) => id === 'json');
   const request = requestFor(target, { cards });
   expect(codeOf(() => checkCapabilities(adapterWith({ carries: ['text'] }), request))).toBe(
@@ -76,7 +76,7 @@ test('of too many cards the newest are kept, up to the smaller limit of platform
   }
 });
 
-test('a task that does not fit is refused, and so is one beside which no card fits', () => {
+test('a task that does not fit is refused, and so is a task that leaves no room for a card', () => {
   const small = adapterWith({ max_context_tokens: 100 });
   const long = 'x'.repeat(1_000);
   expect(codeOf(() => checkCapabilities(small, requestFor(target, { task: long })))).toBe('context_overflow');
@@ -91,7 +91,7 @@ test('a task that does not fit is refused, and so is one beside which no card fi
   );
 });
 
-test('what an adapter can do with one target counts for that target', () => {
+test('the capabilities of an adapter for one target apply to that target', () => {
   const adapter = {
     ...adapterWith({}),
     capabilitiesOf: () => adapterWith({ carries: ['text'] }).capabilities,

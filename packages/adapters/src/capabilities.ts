@@ -57,7 +57,7 @@ function fitCards(cards: readonly PackedCard[], room: number, limit: number): Ca
       lost.unshift({
         card_id: card.id,
         what: kindOf(card.content),
-        why: `its ${needed} tokens do not fit the ${limit} tokens that the target takes`,
+        why: `its ${needed} tokens exceed the ${limit} tokens that the target accepts`,
       });
   }
   return { cards: cards.filter(({ id }) => kept.has(id)), lost };

@@ -18,7 +18,7 @@ test('a card is sent when its piece is in the body, as text or as a value', () =
     expect(lossOf(cards, [body], [])).toEqual({ sent_cards: ids, lost: [] });
 });
 
-test('what the adapter says does not count: only the body does', () => {
+test('the loss report depends only on the body, and not on the adapter’s own report', () => {
   const [first, second] = [textCard('a', 'one'), textCard('b', 'two')];
   const known = [{ card_id: 'a', what: 'text', why: 'it was left out' }];
   expect(lossOf([first, second], [bodyWith([first])], known)).toEqual({
@@ -34,7 +34,7 @@ test('a piece that was cut or changed is not sent', () => {
   expect(lossOf([card], [cut], []).sent_cards).toEqual([]);
 });
 
-test('two cards with the same file need two places', () => {
+test('two cards with the same file need two places in the body', () => {
   const [file] = everyCard().filter(({ id }) => id === 'file');
   if (file === undefined) throw new Error('no file');
   const twin = { ...file, id: 'twin' };

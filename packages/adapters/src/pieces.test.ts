@@ -4,7 +4,7 @@ import { everyCard, requestFor } from './testing/cards.js';
 
 const target = { platform: 'openai', model: 'm' } as const;
 
-test('each card is one piece, which names the card and says all that the card says', () => {
+test('each card is one piece, which names the card and contains all of its content', () => {
   expect(Object.fromEntries(everyCard().map((card) => [card.id, textOf(pieceOfCard(card))]))).toEqual({
     text: '[card text: task.text]\nThe harbour has four cranes.',
     json: '[card json: task.json]\n{"cranes":4,"names":["a","b"]}',
@@ -19,7 +19,7 @@ test('each card is one piece, which names the card and says all that the card sa
   });
 });
 
-test('the result of a call that failed says why', () => {
+test('the result of a failed call gives the reason', () => {
   const piece = pieceOfCard({
     id: 'a',
     type: 'tool.result',
@@ -55,7 +55,7 @@ test('an image is a file whose type says so', () => {
   ]);
 });
 
-test('context and payload are pieces where there is something in them, and the task is the last one', () => {
+test('context and payload are pieces when they are not empty, and the task is the last piece', () => {
   expect(fixedPieces(requestFor(target)).map(textOf)).toEqual(['Describe the harbour.']);
   const request = requestFor(target, { context: { a: 1 }, payload: [false] });
   expect(fixedPieces(request).map(textOf)).toEqual([

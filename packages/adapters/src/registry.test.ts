@@ -20,7 +20,7 @@ function refusalOf(work: () => unknown): KernelError {
   throw new Error('it was not refused');
 }
 
-test('every name of a platform, in any case, finds its adapter', () => {
+test('every name of a platform, in upper or lower case, finds its adapter', () => {
   const [openai, acme] = [adapterFor('openai'), adapterFor('acme')];
   const registry = new AdapterRegistry([openai, acme]);
   for (const name of ['openai', 'OpenAI', 'openai-compat', 'OPENAI-COMPAT'])

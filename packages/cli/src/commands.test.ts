@@ -60,7 +60,7 @@ describe.each(queueBackends())('with the queues on %s', (backend) => {
     );
   });
 
-  it('a turn that does not end in success gives exit code 3 and its error', async () => {
+  it('a turn that does not end in success gives exit code 3 and the error of the turn', async () => {
     const { code, stdout } = await cli([...launch('failure', 'x'), '--wait', '--json'], env);
     expect(code).toBe(3);
     expect(JSON.parse(stdout)).toMatchObject({
@@ -84,7 +84,7 @@ describe.each(queueBackends())('with the queues on %s', (backend) => {
     await queues.close();
   });
 
-  it('a context_handoff reaches its target by the command line and by the queue', async () => {
+  it('a context_handoff reaches its target from the command line and from the queue', async () => {
     const { agent_id: source } = await answerOf<Receipt>(launch('writer', 'first'), env);
     const why = { reason: 'done here', summary: 'greeted', intention: { next_steps: 'next' } };
     const handed = await cliHere(
@@ -154,7 +154,7 @@ describe('without a worker', () => {
 
   afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
-  it('migrate says from where to where, and the second time that there is nothing to do', async () => {
+  it('migrate reports the old and the new version, and the second time that there is nothing to do', async () => {
     await using empty = await testDatabase({ empty: true });
     const names = (await loadMigrations()).map(({ name }) => name);
     const first = await cli(['migrate'], { DATABASE_URL: empty.url });
@@ -171,7 +171,7 @@ describe('without a worker', () => {
     expect(second.stdout).toContain(`The schema is at version ${names.length}; nothing to do.\n`);
   });
 
-  it('profiles apply makes a new version of what changed, and only of that', async () => {
+  it('profiles apply makes new versions only of changed profiles', async () => {
     const file = join(folder, 'p.json');
     const write = (say: string) =>
       writeFileSync(
@@ -191,7 +191,7 @@ describe('without a worker', () => {
     expect((await apply()).profiles[0]).toMatchObject({ version: 2, changed: false });
   });
 
-  it('one wrong profile keeps all from being applied; each finding has its file, line and field', async () => {
+  it('one invalid profile prevents all from being applied; each finding has its file, line and field', async () => {
     const good = join(folder, 'good.yaml');
     const bad = join(folder, 'bad.yaml');
     writeFileSync(good, 'name: good\ninstructions: x\nmodel: scripted\nscript: [{ say: x }]\n');
@@ -216,7 +216,7 @@ describe('without a worker', () => {
     });
   });
 
-  it('takes the arguments from stdin, and says when they are no JSON', async () => {
+  it('submit takes the arguments from stdin, and reports invalid JSON', async () => {
     const submit = (input: string) =>
       spawnSync(
         process.execPath,
@@ -236,7 +236,7 @@ describe('without a worker', () => {
     });
   });
 
-  it('the second submission under a key changes nothing and gives the first answer', async () => {
+  it('a second submission with the same key changes nothing and returns the first answer', async () => {
     const first = await answerOf<Receipt>([...launch('writer', 'x'), '--key', 'k'], env);
     const second = await cliHere([...launch('writer', 'x'), '--key', 'k'], env);
     expect(second.stdout).toContain(first.turn_id);
@@ -248,7 +248,7 @@ describe('without a worker', () => {
     });
   });
 
-  it('--timeout gives up waiting, not the turn, and says that no worker is there', async () => {
+  it('--timeout ends the wait, not the turn, and reports that no worker is live', async () => {
     const { code, stderr } = await cli([...launch('writer', 'x'), '--wait', '--timeout', '0.3'], env);
     expect(code).toBe(1);
     expect(stderr).toMatch(/no worker is running; start one with `boxcar worker`/);
@@ -257,29 +257,29 @@ describe('without a worker', () => {
     );
   });
 
-  it('Ctrl-C ends the waiting, not the turn', async () => {
+  it('Ctrl-C ends the wait, not the turn', async () => {
     const child = startCli([...launch('writer', 'x'), '--wait'], env);
     await waitFor(() => child.stderr.includes('no worker is running'), { message: 'it waits' });
     await child.kill('SIGINT');
     expect(await child.exited).toEqual({ code: 130, signal: null });
     const [turnId] = /[0-9a-f-]{36}/.exec(child.stderr) ?? [];
-    expect(child.stderr).toContain(`the turn goes on: boxcar show ${turnId}`);
+    expect(child.stderr).toContain(`the turn continues: boxcar show ${turnId}`);
     expect(await answerOf(['show', turnId ?? ''], env)).toMatchObject({ status: 'queued' });
   });
 
   it.each([
     ['SIGTERM', 143],
     ['SIGHUP', 129],
-  ] as const)('%s does too, and the exit code says which signal it was', async (signal, code) => {
+  ] as const)('%s also ends only the wait, and the exit code names the signal', async (signal, code) => {
     const child = startCli([...launch('writer', 'x'), '--wait'], env);
     await waitFor(() => child.stderr.includes('no worker is running'), { message: 'it waits' });
     await child.kill(signal);
     expect(await child.exited).toEqual({ code, signal: null });
-    expect(child.stderr).toContain('the turn goes on: boxcar show ');
+    expect(child.stderr).toContain('the turn continues: boxcar show ');
   });
 });
 
-it('with nothing but Node, every command joins one embedded Postgres, migrated, and the last one stops it', async () => {
+it('with nothing but Node, every command uses one embedded Postgres, migrated, and the last command stops it', async () => {
   const home = mkdtempSync(join(tmpdir(), 'boxcar-cli-'));
   // As root, the server runs under another account, which needs access to the folder.
   chmodSync(home, 0o755);
@@ -317,7 +317,7 @@ describe('boxcar show', () => {
     await stack.close();
   });
 
-  it('tells a person what became of a turn, in lines of at most 80 characters', async () => {
+  it('shows a person the course of a turn, in lines of at most 80 characters', async () => {
     const { code, stdout, stderr } = await cli(['show', turnId.slice(0, 24)], env);
     expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
     for (const line of stdout.split('\n')) expect([...line].length, line).toBeLessThanOrEqual(80);
@@ -337,7 +337,7 @@ describe('boxcar show', () => {
     expect(stdout).not.toContain('\u001b');
   });
 
-  it('with --json gives everything in one object', async () => {
+  it('with --json prints everything in one object', async () => {
     expect(await answerOf(['show', turnId], env)).toMatchObject({
       turn_id: turnId,
       status: 'success',

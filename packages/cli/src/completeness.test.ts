@@ -22,7 +22,7 @@ const helpOf = async (path: string): Promise<string> =>
 const groups = program.commands.filter(isGroup);
 
 it.each(groups.map((group) => [group.name(), group] as const))(
-  'boxcar %s, without a command, shows its commands with examples and exit codes',
+  'boxcar %s, without a subcommand, shows its commands with examples and exit codes',
   async (name, group) => {
     const help = await helpOf(name);
     const examples = /\nExamples:\n((?: {2}.*\n)+)/.exec(help)?.[1]?.trim().split('\n') ?? [];
@@ -38,7 +38,7 @@ it.each(groups.map((group) => [group.name(), group] as const))(
 );
 
 describe.each(leaves)('boxcar %s', (path, command) => {
-  it('says what it is for, with examples, exit codes and --json, in lines of 80 columns', async () => {
+  it('describes itself, with examples, exit codes and --json, in lines of 80 columns', async () => {
     const help = await helpOf(path);
     expect(help).toMatch(/--json/);
     const examples = /\nExamples:\n((?: {2}.*\n)+)/.exec(help)?.[1];
@@ -49,11 +49,11 @@ describe.each(leaves)('boxcar %s', (path, command) => {
     expect(command.description()).toMatch(/^[A-Z].*\.$/);
   });
 
-  it('stands in the table of the README', () => {
+  it('is in the table of the README', () => {
     expect(readme).toMatch(new RegExp(`^\\| \`boxcar ${path}[ \`]`, 'm'));
   });
 
-  it('shows in its examples no option that it does not have', async () => {
+  it('has no unknown option in its examples', async () => {
     const options = [...command.options, ...program.options].flatMap(({ long, short }) => [long, short]);
     const known = new Set([...options, '--help']);
     const examples = /\nExamples:\n([\s\S]*?)\n\n/.exec(await helpOf(path))?.[1] ?? '';
@@ -72,7 +72,7 @@ describe.each(leaves)('boxcar %s', (path, command) => {
     expect(used.filter((option) => !known.has(option))).toEqual([]);
   });
 
-  it('suggests the option that was meant', async () => {
+  it('suggests a similar known option', async () => {
     const args = command.registeredArguments.filter(({ required }) => required).map(() => 'bash');
     const options = command.options
       .filter(({ mandatory }) => mandatory)
@@ -83,7 +83,7 @@ describe.each(leaves)('boxcar %s', (path, command) => {
   });
 });
 
-it('a command that is none is answered with the one that was meant, as JSON when asked', async () => {
+it('an unknown command is answered with a similar known command, and as JSON on request', async () => {
   expect(await cliHere(['submitt'])).toMatchObject({
     code: 2,
     stdout: '',
@@ -95,7 +95,7 @@ it('a command that is none is answered with the one that was meant, as JSON when
   });
 });
 
-it('the version is said, and a missing argument is wrong usage', async () => {
+it('the version is printed, and a missing argument is wrong usage', async () => {
   expect(await cliHere(['--version'])).toMatchObject({
     code: 0,
     stdout: expect.stringMatching(/^\d+\.\d+\.\d+\n$/),
@@ -106,7 +106,7 @@ it('the version is said, and a missing argument is wrong usage', async () => {
   });
 });
 
-describe('completion', () => {
+describe('shell completion', () => {
   const complete = (line: string, script = writeCompletion(program, 'bash')): string[] => {
     const words = line.split(' ');
     const out = execFileSync(
@@ -125,7 +125,7 @@ describe('completion', () => {
       .filter((word) => word !== '');
   };
 
-  it('in bash offers commands, commands of commands, and their options', () => {
+  it('in bash offers commands, subcommands, and their options', () => {
     expect(complete('boxcar ')).toEqual(
       expect.arrayContaining([...program.commands.map((child) => child.name()), '--json']),
     );
@@ -140,7 +140,7 @@ describe('completion', () => {
   });
 
   it.each(SHELLS)(
-    'for %s knows every command and option, and comes from the command line too',
+    'for %s knows every command and option, and is also printed by the command line',
     async (shell) => {
       const { code, stdout } = await cliHere(['completion', shell]);
       expect(code).toBe(0);
@@ -154,7 +154,7 @@ describe('completion', () => {
     },
   );
 
-  it('for another shell is refused with those there are', async () => {
+  it('for an unknown shell is refused with the list of shells', async () => {
     expect(await cliHere(['completion', 'tcsh'])).toMatchObject({
       code: 2,
       stderr: expect.stringContaining('Allowed choices are bash, zsh, fish'),
@@ -171,7 +171,7 @@ const MAY_BE_EMPTY = new Set([
 ]);
 
 it.each(leaves)(
-  'boxcar %s takes no blank argument or value, and asks no database before it says so',
+  'boxcar %s refuses blank arguments and values without asking a database',
   async (path, command) => {
     const words = path.split(' ');
     const flags = command.options.filter((option) => option.required || option.optional);
@@ -192,7 +192,7 @@ it.each(leaves)(
   },
 );
 
-it('with --json what is wrong is named, as by other errors', async () => {
+it('with --json a wrong argument is named, as in other errors', async () => {
   for (const [args, field] of [
     [['show', 'xyz'], 'turn'],
     [['runs', 'ls', '--limit', '0'], 'limit'],
@@ -208,7 +208,7 @@ it('with --json what is wrong is named, as by other errors', async () => {
   }
 });
 
-it('help of words that are no command is refused; of a primitive it is shown', async () => {
+it('help for an unknown command is refused, and help for a primitive is shown', async () => {
   expect(await cliHere(['help', 'runs', 'ls', 'nope'], NOWHERE)).toMatchObject({ code: 2, stdout: '' });
   expect(await cliHere(['help', 'runs', 'nope'], NOWHERE)).toMatchObject({ code: 2, stdout: '' });
   expect(await cliHere(['help', 'show', '00000000'], NOWHERE)).toMatchObject({ code: 0 });

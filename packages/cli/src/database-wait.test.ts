@@ -24,7 +24,7 @@ const saysThatItWaits = (child: NodeChild): Promise<unknown> =>
 describe('a database that is being restarted', () => {
   const env = (): Env => ({ DATABASE_URL: server.url, BOXCAR_DATABASE_WAIT_SECONDS: '300' });
 
-  it('is waited for by commands and the worker, which report the wait once and then do their work', async () => {
+  it('is waited for by commands and the worker, which report the wait once and then continue', async () => {
     // REDIS_URL is set only because commands would otherwise need the queue tables; Redis is not contacted.
     const redis = { REDIS_URL: 'redis://127.0.0.1:1' };
     const children: NodeChild[] = [];
@@ -92,8 +92,8 @@ describe('a database that is being restarted', () => {
   );
 });
 
-describe('a failure that waiting does not end', () => {
-  it('a server that stays away is given up when the time is up', async () => {
+describe('a failure that waiting cannot end', () => {
+  it('is reported when the time is over, for a server that stays away', async () => {
     const { code, stderr } = await cliHere(['projects', 'ls'], {
       DATABASE_URL: 'postgres://127.0.0.1:1/boxcar',
       BOXCAR_DATABASE_WAIT_SECONDS: '1',
@@ -103,7 +103,7 @@ describe('a failure that waiting does not end', () => {
     expect(stderr).toMatch(/^boxcar: database_unavailable: /m);
   });
 
-  it.each(['password', 'pathname'] as const)('a wrong %s is reported at once', async (part) => {
+  it.each(['password', 'pathname'] as const)('is reported at once for a wrong %s', async (part) => {
     const url = new URL(server.url);
     url[part] = part === 'password' ? 'wrong' : '/no_such_database';
     const { code, stderr } = await cliHere(['projects', 'ls'], { DATABASE_URL: url.href });
@@ -111,7 +111,7 @@ describe('a failure that waiting does not end', () => {
     expect(stderr).toMatch(/^boxcar: database_auth_failed: /);
   });
 
-  it('a health check does not wait', async () => {
+  it('is not waited for by a health check', async () => {
     const { code, stderr } = await cliHere(['health'], { DATABASE_URL: 'postgres://127.0.0.1:1/boxcar' });
     expect(code).toBe(1);
     expect(stderr).toMatch(/^boxcar: database_unavailable: /);

@@ -98,7 +98,7 @@ describe('exit code 3', () => {
   };
 
   it.each(['docs/reference/cli.md', 'packages/cli/README.md'])(
-    '%s names the commands that answer with it',
+    'is explained by %s for the commands that return it',
     async (page) => {
       const said = new Set(
         [...rowOf(page).matchAll(/`([a-z -]+)`/g)].map(([, name = '']) => name.replace(/ --.*/, '')),
@@ -110,7 +110,7 @@ describe('exit code 3', () => {
   );
 });
 
-it('variables that the pages name are those that boxcar --help lists', async () => {
+it('the variables that the pages name are the variables that boxcar --help lists', async () => {
   const { stdout } = await cliHere(['--help']);
   const listed = new Set(stdout.match(/\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b|\bPGPASSWORD\b/g));
   const settings = read('packages/host/src/config.ts') + read('packages/llm/src/providers/settings.ts');

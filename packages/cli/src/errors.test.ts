@@ -45,7 +45,7 @@ it('without a server every command says in one line what to check', async () => 
 });
 
 describe.runIf(process.platform === 'linux')('a full disk', () => {
-  it('below stdout is one plain error of every command', async () => {
+  it('for stdout is one plain error of every command', async () => {
     const full = openSync('/dev/full', 'w');
     try {
       for (const args of [['--help'], ['submit', '--help'], ['profiles', 'ls']]) {
@@ -62,7 +62,7 @@ describe.runIf(process.platform === 'linux')('a full disk', () => {
     }
   });
 
-  it('below stderr costs the lines: a command still answers', async () => {
+  it('for stderr loses the lines: a command still answers', async () => {
     const full = openSync('/dev/full', 'w');
     try {
       await using child = startCli(
@@ -80,13 +80,13 @@ describe.runIf(process.platform === 'linux')('a full disk', () => {
   });
 });
 
-it('no line shows the value of a variable that is a secret', async () => {
+it('no line shows the value of a secret variable', async () => {
   const env = { DATABASE_URL: migrated.url, REDIS_URL, MY_API_KEY: 'sk-0123456789-abcdef' };
   const args = ['submit', 'launch_principal', '--arg', `profile_name=${env.MY_API_KEY}`];
   await expectError([...args, '--arg', 'instruction=y'], env, /'\[secret: MY_API_KEY\]'/, cliHere);
 });
 
-it('with a wrong user or password every way in says so in one line', async () => {
+it('with a wrong user or password every command reports it in one line', async () => {
   const line =
     /^boxcar: database_auth_failed: Postgres: .*somebody_else.* Correct user, password and database name in DATABASE_URL\.$/m;
   const env = { DATABASE_URL: withPassword(migrated.url, 'wrong') };
@@ -102,7 +102,7 @@ it('with a wrong user or password every way in says so in one line', async () =>
   expect(stderr.trimEnd().split('\n').at(-1)).toMatch(line);
 });
 
-it('a database without our schema: one line that names the command to run', async () => {
+it('a database without our schema gives one line that names the command to run', async () => {
   const line = /^boxcar: schema_outdated: The database has no Boxcar schema yet\. Run `boxcar migrate`\.$/m;
   const env = { DATABASE_URL: empty.url, REDIS_URL };
   await expectError(['worker'], env, line);
@@ -110,7 +110,7 @@ it('a database without our schema: one line that names the command to run', asyn
     await expectError(args, env, line, cliHere);
 });
 
-it('without Redis and without queue tables there is nothing to ring with: said before anything is accepted', async () => {
+it('without Redis and without queue tables a command fails before anything is accepted, since rings are not possible', async () => {
   for (const args of [['worker'], SUBMIT]) {
     await expectError(
       args,
@@ -131,7 +131,7 @@ it('a database that does not exist is named', async () => {
   );
 });
 
-it('a wrong configuration is reported in one line, all problems together, before anything is opened', async () => {
+it('an invalid configuration is reported in one line, all problems together, before anything is opened', async () => {
   await expectError(
     ['worker'],
     { DATABASE_URL: 'db', REDIS_URL: 'http://x', BOXCAR_CONCURRENCY: 'many' },
@@ -139,7 +139,7 @@ it('a wrong configuration is reported in one line, all problems together, before
   );
 });
 
-it('a plugin that is not there is named', async () => {
+it('a plugin that does not exist is named', async () => {
   await expectError(
     ['worker', '--plugin', './nowhere.mjs'],
     { DATABASE_URL: migrated.url, REDIS_URL },
@@ -148,7 +148,7 @@ it('a plugin that is not there is named', async () => {
   );
 });
 
-it('an unknown primitive, and arguments that do not fit, are refused with what to correct', async () => {
+it('an unknown primitive, and arguments that do not fit, are refused with the correction to make', async () => {
   const env = { DATABASE_URL: migrated.url, REDIS_URL };
   await expectError(
     ['submit', 'dance'],
@@ -179,7 +179,7 @@ it('an unknown primitive, and arguments that do not fit, are refused with what t
   );
 });
 
-it('with --json an error is one JSON object on stderr, and a stack comes only at the level debug', async () => {
+it('with --json an error is one JSON object on stderr, and a stack is printed only at the level debug', async () => {
   const json = await cliHere(['show', '01234567', '--json'], NOBODY);
   expect(json.code).toBe(1);
   expect(JSON.parse(json.stderr)).toMatchObject({
@@ -206,7 +206,7 @@ it.each([
   expect(stderr).toMatch(/^boxcar: bad_request: .*; see boxcar (help|[a-z ]+ --help)\n$/);
 });
 
-it('wrong usage points to the help of the command it was meant for', async () => {
+it('wrong usage refers to the help of the intended command', async () => {
   const hint = async (...args: string[]) => / see (.*)\n$/.exec((await cliHere(args)).stderr)?.[1];
   expect(await hint('sumbit')).toBe('boxcar help');
   expect(await hint('cancel')).toBe('boxcar cancel --help');
@@ -228,7 +228,7 @@ it.each([
   });
 });
 
-it('help and version are answers, and name the exit codes', async () => {
+it('help and version exit with success, and name the exit codes', async () => {
   expect(await cli(['--version'])).toMatchObject({
     code: 0,
     stdout: expect.stringMatching(/^\d+\.\d+\.\d+\n$/),
@@ -256,7 +256,7 @@ describe('the port of the embedded Postgres', () => {
 
   afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
-  it('when it is taken: one line that says so', async () => {
+  it('gives one line of error when it is taken', async () => {
     const other = createServer();
     await new Promise<void>((resolve) => other.listen({ host: '127.0.0.1', port: 0 }, resolve));
     const address = other.address();

@@ -43,7 +43,7 @@ beforeAll(async () => {
 });
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
-it('submit ends with its whole answer in a pipe that is read late', async () => {
+it('submit ends with its whole answer when its pipe is read late', async () => {
   const child = spawn(
     process.execPath,
     [
@@ -63,7 +63,7 @@ it('submit ends with its whole answer in a pipe that is read late', async () => 
   expect(size).toBe(SIZE);
 });
 
-it('profiles apply ends, and a worker that is asked to stop', async () => {
+it('profiles apply ends, and so does a worker that is asked to stop', async () => {
   const applied = await cli(['profiles', 'apply', '-f', PROFILES, '--plugin', plugin], env);
   expect(applied).toMatchObject({ code: 0, stdout: expect.stringContaining('writer') });
   await using worker = startCli(['worker', '--json', '--plugin', plugin], env);
@@ -73,7 +73,7 @@ it('profiles apply ends, and a worker that is asked to stop', async () => {
   expect(worker.stdout).toContain('"event":"worker.stopped"');
 });
 
-it('a plugin whose module never settles is named, and its command goes on until it is stopped', async () => {
+it('a plugin whose module never settles is named, and its command continues until it is stopped', async () => {
   const never = join(folder, 'never.mjs');
   // This timer does not keep the process alive: it fires only in a process that stays for another reason.
   writeFileSync(
@@ -87,7 +87,7 @@ it('a plugin whose module never settles is named, and its command goes on until 
   expect(await child.exited).toEqual({ code: 143, signal: null });
 });
 
-it('a long word is broken in linear time', () => {
+it('a long word is wrapped in linear time', () => {
   const lines = wrap('x'.repeat(2_000_000), 80);
   expect(lines).toHaveLength(25_000);
   expect(lines.join('')).toHaveLength(2_000_000);

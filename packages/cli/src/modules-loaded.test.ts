@@ -64,7 +64,7 @@ it.each(['--version', '--help'])('%s loads the table of the commands, and no com
   expect(modules.get('kernel')?.size).toBeLessThan(15);
 });
 
-it('health loads what asks the database, and none of the rest', async () => {
+it('health loads the modules for database access, and no others', async () => {
   await using database = await testDatabase();
   const modules = modulesOf(['health'], { DATABASE_URL: database.url });
   const packages = [...modules.keys()];
@@ -88,7 +88,7 @@ it('health loads what asks the database, and none of the rest', async () => {
   expect(modules.get('kernel')?.size).toBeLessThan(20);
 });
 
-it('the store and its reports load drizzle with the first statement of its builder, not before', () => {
+it('the store and its reports load drizzle with the first statement of its builder, and not earlier', () => {
   const program = "await import('@boxcar/store'); await import('@boxcar/store/report')";
   const modules = modulesOf(['store'], {}, ['--input-type=module', '--eval', program]);
   expect(modules.get('store')).toContain('query/query.ts');
@@ -96,7 +96,7 @@ it('the store and its reports load drizzle with the first statement of its build
   expect([...modules.keys()]).not.toContain('drizzle-orm');
 });
 
-it('a start reads targets of handoffs and MCP servers without what speaks to them, and without a file not even those', () => {
+it('a start reads targets of handoffs and MCP servers without loading their clients, and without a file not even the readers', () => {
   const targets = join(folder, 'targets.yaml');
   writeFileSync(targets, 'writer: { platform: openai, model: gpt-large }\n');
   const adaptersOf = (name: string, env: Env) => {

@@ -59,7 +59,7 @@ describe.runIf(hasPostgresPair())('with DATABASE_READ_URL', () => {
     ['why', () => ['why', turn.turn_id, 'cats']],
   ];
   test.each(commands)(
-    '%s reads on the standby, and of the primary only how far it is',
+    '%s reads on the standby, and asks the primary only for its position',
     async (_what, args) => {
       const given = [...args(), '--json'];
       const alone = await cliHere(given, { DATABASE_URL: pair.url });
@@ -74,7 +74,7 @@ describe.runIf(hasPostgresPair())('with DATABASE_READ_URL', () => {
     },
   );
 
-  test('lists of a search, which writes words first, and a tree that is watched are read on the primary', async () => {
+  test('lists of a search, which writes words first, and a watched tree are read on the primary', async () => {
     for (const args of [
       ['turns', 'ls', '--text', 'cats'],
       ['tree', turn.run_id, '--watch'],
@@ -84,7 +84,7 @@ describe.runIf(hasPostgresPair())('with DATABASE_READ_URL', () => {
     }
   });
 
-  test('what the standby lacks is read on the primary, which is said with the lag; doctor shows it', async () => {
+  test('rows that the standby lacks are read on the primary, the answer reports the lag, and doctor shows it', async () => {
     const doctor = async (): Promise<unknown> => {
       const { stdout } = await cliHere(['doctor', '--json'], env);
       const { findings } = JSON.parse(stdout) as { findings: { check: string }[] };
@@ -142,7 +142,7 @@ describe.runIf(hasPostgresPair())('with DATABASE_READ_URL', () => {
   });
 
   // This test is the last, because it ends the standby.
-  test('doctor tells a replica that is none, and one that does not answer', async () => {
+  test('doctor reports a URL that is not a replica, and a replica that does not answer', async () => {
     const findings = async (url: string): Promise<unknown> => {
       const { stdout } = await cliHere(['doctor', '--json'], { ...env, DATABASE_READ_URL: url });
       return JSON.parse(stdout).findings.find(({ check }: { check: string }) => check === 'read replica');

@@ -25,7 +25,7 @@ export function removeStaleLock(dataDir: string, log: (line: string) => void): v
   // A server may have taken the file since the check of the loop.
   if (stale === undefined || runningPostmaster(dataDir) !== undefined) return;
   if (removeLockFile(dataDir, namesProcess(stale.pid)))
-    log(`process ${stale.pid} is not the server it was; removed its lock file`);
+    log(`process ${stale.pid} is no longer the server; removed its lock file`);
 }
 
 /**

@@ -9,7 +9,7 @@ afterEach(() => {
 });
 
 test.runIf(process.platform === 'linux')(
-  'the data folder is below the home of the account, whatever is no absolute path in the environment',
+  'the data folder is below the account’s home for every path in the environment that is not absolute',
   () => {
     // The server of root keeps its data in a system folder.
     vi.spyOn(process, 'getuid').mockReturnValue(1000);

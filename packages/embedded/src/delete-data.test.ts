@@ -19,7 +19,7 @@ const query = async (url: string, text: string): Promise<unknown[]> => {
   }
 };
 
-test('data is deleted when nobody uses it, and never under somebody who does', async () => {
+test('data is deleted when no process uses it, and never while a process uses it', async () => {
   const server = await startEmbeddedPostgres({ dataDir });
   try {
     await query(server.url, 'create table kept (n int)');

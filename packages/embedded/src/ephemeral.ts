@@ -58,7 +58,7 @@ export async function sweepEphemeral(log: (line: string) => void): Promise<void>
       const running = runningPostmaster(join(folder, 'cluster', 'data'));
       if (running) await stopServer(running.pid);
       await rm(folder, { recursive: true, force: true });
-      log(`removed ${folder}, left behind by a process that was killed`);
+      log(`removed ${folder}, which a killed process had left`);
     } catch (error) {
       log(`could not remove ${folder}: ${errorText(error)}`);
     }

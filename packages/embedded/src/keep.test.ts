@@ -102,7 +102,7 @@ const startKeeper = (of: { folder: string; pid: number; start: string }): ChildP
     { stdio: 'inherit' },
   );
 
-it('keeps the server for the next command, through Ctrl-C and a kill -9 of the keeper, until the data is deleted', async () => {
+it('the keeper keeps the server for the next command, through Ctrl-C and a kill -9 of the keeper, until the data is deleted', async () => {
   const first = await command(A_MINUTE);
   expect(first.adopted).toBe(false);
   const [keeper, ...others] = keepersOf(folder);
@@ -125,7 +125,7 @@ it('keeps the server for the next command, through Ctrl-C and a kill -9 of the k
   ]);
 });
 
-it('ends the server and itself when nobody came for the time it was told, and at once with a time of 0', async () => {
+it('the keeper ends the server and itself when no command arrives within its time, and at once with a time of 0', async () => {
   const kept = await command(300);
   await until(
     () => !isAlive(kept.pid) && keepersOf(folder).length === 0,
@@ -150,7 +150,7 @@ it.each(['SIGTERM', 'SIGINT', 'SIGHUP'] as const)(
   },
 );
 
-it('a process whose folder is deleted under it stops the server all the same', async () => {
+it('a process whose folder is deleted still stops the server', async () => {
   const other = mkdtempSync(join(folder, 'deleted-'));
   chmodSync(other, 0o755);
   const server = await startEmbeddedPostgres({ dataDir: join(other, 'data') });
@@ -159,14 +159,14 @@ it('a process whose folder is deleted under it stops the server all the same', a
   expect(isAlive(server.pid)).toBe(false);
 });
 
-it('ends when its folder is deleted under it', async () => {
+it('the keeper ends when its folder is deleted', async () => {
   const kept = await command(A_MINUTE);
   const [keeper = 0] = keepersOf(folder);
   await rm(folder, { recursive: true, force: true });
   await until(() => !isAlive(kept.pid) && !isAlive(keeper), 'the server and its keeper are gone');
 });
 
-it('ends although a process of another PID namespace has left a mark, which stays', async () => {
+it('the keeper ends although a process of another PID namespace has left a mark, and the mark stays', async () => {
   const mark = join(folder, 'users', '7.1.1.1');
   mkdirSync(join(folder, 'users'), { recursive: true });
   writeFileSync(mark, '');
@@ -180,7 +180,7 @@ it('ends although a process of another PID namespace has left a mark, which stay
 });
 
 it.skipIf(spawnSync('unshare', [...IN_CONTAINER.slice(1), 'true']).status !== 0)(
-  'process 1 of a container starts no keeper: its end would kill it, so the command stops the server itself',
+  'process 1 of a container starts no keeper, which its end would kill: the command stops the server itself',
   async () => {
     expect(await command(A_MINUTE, 'leaves', IN_CONTAINER)).toMatchObject({ adopted: false });
     expect(readdirSync(join(folder, 'users'))).toEqual([]);
@@ -188,7 +188,7 @@ it.skipIf(spawnSync('unshare', [...IN_CONTAINER.slice(1), 'true']).status !== 0)
   },
 );
 
-it('of two keepers of one folder the one with the larger process id leaves', async () => {
+it('of two keepers of one folder the keeper with the larger process id leaves', async () => {
   const { pid } = await command(A_MINUTE);
   const [first = 0] = keepersOf(folder);
   const second = startKeeper({ folder, pid, start: startOf(pid) });
@@ -198,7 +198,7 @@ it('of two keepers of one folder the one with the larger process id leaves', asy
   await deleteEmbeddedData({ dataDir: folder });
 });
 
-it('says as a warning that a port is not used while the server runs on another one, and how to stop that server', async () => {
+it('the command warns that a port is not used while the server runs on another port, and says how to stop that server', async () => {
   const kept = await command(A_MINUTE);
   const lines: [string, string][] = [];
   const other = await freePort();
@@ -220,7 +220,7 @@ it('says as a warning that a port is not used while the server runs on another o
   expect(restarted.port).toBe(other);
 });
 
-it('takes over how long the last command wants the server kept, which may be not at all', async () => {
+it('the keeper uses the time of the last command, which may be zero', async () => {
   for (const [first, then] of [
     [A_MINUTE, 300],
     [A_MINUTE, 0],
@@ -235,7 +235,7 @@ it('takes over how long the last command wants the server kept, which may be not
 });
 
 it.skipIf(process.platform !== 'linux')(
-  'a keeper whose folder is gone sends no signal to another process that has the id of the server',
+  'a keeper whose folder is gone sends no signal to another process with the id of the server',
   async () => {
     const other = spawn(process.execPath, ['--eval', 'setInterval(() => undefined, 1_000)', 'postgres']);
     await once(other, 'spawn');

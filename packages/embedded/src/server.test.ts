@@ -68,8 +68,8 @@ afterAll(async () => {
   await rm(scratch, { recursive: true, force: true });
 });
 
-describe('one process', () => {
-  it('finds its rows, its password and its port again after a stop', async () => {
+describe('the server of one process', () => {
+  it('has its rows, its password and its port again after a stop', async () => {
     const dataDir = newFolder();
     const first = await start({ dataDir });
     await sql(first.url, 'create table t (n int)', 'insert into t values (7)');
@@ -82,7 +82,7 @@ describe('one process', () => {
     expect(await sql(second.url, 'select n from t')).toEqual([{ n: 7 }]);
   });
 
-  it('speaks UTF-8, listens on loopback alone and wants the password', async () => {
+  it('uses UTF-8, listens only on loopback and requires the password', async () => {
     const server = await start({ ephemeral: true });
     expect(
       await sql(
@@ -98,7 +98,7 @@ describe('one process', () => {
       expect((await lstat(join(server.dataDir, file))).mode & 0o777).toBe(0o600);
   });
 
-  it('starts at once after a kill -9 of the server, and keeps what was committed', async () => {
+  it('starts at once after a kill -9, and keeps everything that was committed', async () => {
     const dataDir = newFolder();
     const first = await start({ dataDir });
     await sql(first.url, 'create table t (n int)', 'insert into t values (1)');
@@ -132,7 +132,7 @@ describe('one process', () => {
     expect(isRunning(other.pid ?? 0)).toBe(true);
   });
 
-  it('says in one line that a requested port is taken', async () => {
+  it('reports in one line that a requested port is taken', async () => {
     await withTakenPort(async (port) => {
       const failure = start({ dataDir: newFolder(), port });
       await expect(failure).rejects.toMatchObject({ code: 'port_in_use', details: { port } });
@@ -140,7 +140,7 @@ describe('one process', () => {
     });
   });
 
-  it('moves on to another port when the remembered one is taken', async () => {
+  it('uses another port when the remembered port is taken', async () => {
     const dataDir = newFolder();
     await withTakenPort(async (port) => {
       await mkdir(dataDir);
@@ -152,13 +152,13 @@ describe('one process', () => {
     });
   });
 
-  it('refuses a folder it cannot use, in one line', async () => {
+  it('refuses an unusable folder in one line', async () => {
     const file = join(scratch, 'a-file');
     await writeFile(file, '');
     await expect(start({ dataDir: join(file, 'data') })).rejects.toMatchObject({ code: 'bad_config' });
   });
 
-  it('says what the server said last when it does not let a start in', async () => {
+  it('reports the last output of the server when a start fails', async () => {
     const dataDir = newFolder();
     const first = await start({ dataDir });
     await sql(first.adminUrl, 'alter database postgres with allow_connections false');
@@ -182,7 +182,7 @@ describe('one process', () => {
     });
   });
 
-  it('removes the draft of a cluster whose process was killed, and none of a process that lives', async () => {
+  it('removes the draft of a cluster whose process was killed, and no draft of a living process', async () => {
     const dataDir = newFolder();
     const drafts = () =>
       existsSync(dataDir) ? readdirSync(dataDir).filter((name) => name.startsWith('.cluster-')) : [];
@@ -205,7 +205,7 @@ describe('one process', () => {
     await membership.leave(async () => {});
   });
 
-  it('removes an ephemeral server, and those that killed processes left behind', async () => {
+  it('is removed when it is ephemeral, and so are ephemeral servers that killed processes left', async () => {
     const child = await hold({ ephemeral: true });
     child.process.kill('SIGKILL');
     await once(child.process, 'exit');
@@ -231,8 +231,8 @@ async function kill({ pid }: { readonly pid: number }): Promise<void> {
   await until(() => !isRunning(pid), 'the server is gone');
 }
 
-describe('who connects', () => {
-  it('the application is no superuser, and owns its database', async () => {
+describe('a connection of the application', () => {
+  it('has a role that is not a superuser, and owns its database', async () => {
     const server = await start({ ephemeral: true });
     const ask = `select current_user as role, usesuper, pg_get_userbyid(datdba) as owner from pg_user, pg_database
       where usename = current_user and datname = current_database()`;
@@ -251,7 +251,7 @@ describe('who connects', () => {
   });
 
   it.skipIf(process.platform === 'win32')(
-    'connects by a socket that only the account of the server can reach',
+    'uses a socket that only the account of the server can reach',
     async () => {
       const server = await start({ ephemeral: true });
       const socketDir = join(realpathSync(server.dataDir), 'socket');
@@ -269,7 +269,7 @@ describe('who connects', () => {
   );
 
   it.skipIf(process.platform === 'win32')(
-    'a program that takes the port of a dead server is sent nothing, neither by a connection nor by a start',
+    'sends nothing to a program that takes the port of a dead server, neither from a connection nor from a start',
     async () => {
       const dataDir = newFolder();
       const server = await start({ dataDir });
@@ -297,7 +297,7 @@ describe('who connects', () => {
   );
 
   it.skipIf(process.platform === 'win32')(
-    'a folder whose path is too long for a socket is refused',
+    'is not possible when the path of the folder is too long for a socket: the folder is refused',
     async () => {
       const dataDir = join(scratch, 'x'.repeat(100));
       await expect(start({ dataDir })).rejects.toMatchObject({
@@ -354,7 +354,7 @@ describe('a folder of an earlier version', () => {
   });
 
   it.runIf(process.platform === 'linux')(
-    'whose server still runs is left alone while it is used, and taken over when nobody does',
+    'whose server still runs is left alone while it is in use, and is taken over when it is not',
     async () => {
       const dataDir = newFolder();
       const first = await makeOld(dataDir);
@@ -394,7 +394,7 @@ describe('a folder of an earlier version', () => {
   );
 });
 
-describe('the sweep of what killed runs left behind', () => {
+describe('the cleanup after killed runs', () => {
   const old = new Date(Date.now() - 3_600_000);
   const tmp = join(scratch, 'tmp');
   const before = process.env.TMPDIR;
@@ -456,7 +456,7 @@ describe('the sweep of what killed runs left behind', () => {
 });
 
 describe('several processes', () => {
-  it('a server whose process was killed -9 is adopted with its rows, and stopped by the adopter', async () => {
+  it('adopt a server whose process was killed -9, with its rows, and the adopter stops it', async () => {
     const dataDir = newFolder();
     const child = await hold({ dataDir });
     await sql(child.url, 'create table t (n int)', 'insert into t values (3)');
@@ -471,7 +471,7 @@ describe('several processes', () => {
     expect(isRunning(child.pid)).toBe(false);
   });
 
-  it('of processes that start at once one starts, the others adopt, and the last to leave stops', async () => {
+  it('start at once: one starts, the others adopt, and the last to leave stops the server', async () => {
     const dataDir = newFolder();
     const all = await Promise.all([hold({ dataDir }), hold({ dataDir }), hold({ dataDir })]);
     expect(all.filter((child) => !child.adopted)).toHaveLength(1);
@@ -486,7 +486,7 @@ describe('several processes', () => {
     expect(isRunning(all[0]?.pid ?? 0)).toBe(false);
   });
 
-  it('a newcomer never gets a server that is just being stopped', async () => {
+  it('never get a server that is being stopped', async () => {
     const dataDir = newFolder();
     let previous = await start({ dataDir });
     for (let round = 0; round < 5; round += 1) {
@@ -496,7 +496,7 @@ describe('several processes', () => {
     }
   });
 
-  it('a process that exits without stopping takes its server along', async () => {
+  it('take their server along when they exit without stopping it', async () => {
     const child = await hold({ dataDir: newFolder() });
     await child.end('exit');
     expect(isRunning(child.pid)).toBe(false);
@@ -504,7 +504,7 @@ describe('several processes', () => {
 });
 
 describe('the owner of a lock file', () => {
-  it('a server is recognised by another path to its folder: it is adopted and keeps its lock file', async () => {
+  it('is recognized by another path to its folder: the server is adopted and keeps its lock file', async () => {
     const dataDir = newFolder();
     const other = `${dataDir}-link`;
     const first = await hold({ dataDir });
@@ -523,7 +523,7 @@ describe('the owner of a lock file', () => {
     expect(isRunning(second.pid)).toBe(false);
   });
 
-  it('a server that was started by a link is adopted by the real path, after the link is gone', async () => {
+  it('that was started through a link is adopted by the real path, after the link is gone', async () => {
     const dataDir = newFolder();
     const link = `${dataDir}-link`;
     await mkdir(dataDir);
@@ -538,7 +538,7 @@ describe('the owner of a lock file', () => {
     expect(isRunning(first.pid)).toBe(false);
   });
 
-  it('data whose server still runs is deleted by another path only after the server was stopped', async () => {
+  it('is stopped before its data is deleted by another path', async () => {
     const dataDir = newFolder();
     const link = `${dataDir}-link`;
     const first = await hold({ dataDir });
@@ -552,7 +552,7 @@ describe('the owner of a lock file', () => {
   });
 
   it.each(['', 'not a process id\n'])(
-    'a lock file that holds %j is removed when no server lives',
+    'does not exist when no server lives, so a lock file that contains %j is removed',
     async (text) => {
       const dataDir = newFolder();
       const first = await start({ dataDir });
@@ -566,7 +566,7 @@ describe('the owner of a lock file', () => {
     },
   );
 
-  it('the lock file of a live server that is not visible stays: the start names the file', async () => {
+  it('may be a live server that is not visible: its lock file stays, and the start names the file', async () => {
     const dataDir = newFolder();
     const data = join(dataDir, 'cluster', 'data');
     const first = await start({ dataDir });
@@ -618,7 +618,7 @@ describe('the owner of a lock file', () => {
     },
   );
 
-  it('an empty lock file of a live server is not removed: the start names the file and the process', async () => {
+  it('may be a live server with an empty lock file: the file stays, and the start names the file and the process', async () => {
     const dataDir = newFolder();
     const first = await hold({ dataDir });
     const lockFile = join(dataDir, 'cluster', 'data', 'postmaster.pid');
@@ -639,7 +639,7 @@ describe('the owner of a lock file', () => {
     await first.end('stop');
   });
 
-  it('a start waits a bounded time for a process that hangs while it leaves, and names it', async () => {
+  it('is waited for in bounded time when it hangs while it leaves, and the start names it', async () => {
     const dataDir = newFolder();
     const leaver = await hold({ dataDir });
     // A server that does not react delays the leaving process, which is then stopped as well.
@@ -669,8 +669,8 @@ describe('the owner of a lock file', () => {
   });
 });
 
-describe('accounts and places', () => {
-  it('runs for a plain user', async () => {
+describe('in different accounts and places the server', () => {
+  it('runs for an ordinary user', async () => {
     chmodSync(home, 0o755);
     const child = await hold({}, isRoot ? { plainUser: true } : {});
     expect(await sql(child.url, 'select 1 as n')).toEqual([{ n: 1 }]);
@@ -681,7 +681,7 @@ describe('accounts and places', () => {
     await child.end('stop');
   });
 
-  it('runs from a checkout below a closed home', async () => {
+  it('runs from a checkout below a private home folder', async () => {
     closeHome();
     const dataHome = newFolder();
     const child = await hold({}, { env: { BOXCAR_DATA_DIR: dataHome } });
@@ -691,7 +691,7 @@ describe('accounts and places', () => {
     await child.end('stop');
   });
 
-  it('copies the programs once when several processes need them at the same time', async () => {
+  it('copies its programs once when several processes need them at the same time', async () => {
     closeHome();
     const dataHome = newFolder();
     const options = { env: { BOXCAR_DATA_DIR: dataHome } };
@@ -701,7 +701,7 @@ describe('accounts and places', () => {
     for (const child of all) await child.end('stop');
   });
 
-  it('a data folder below a closed one serves its owner; root is told which folder is in the way', async () => {
+  it('serves the owner of a data folder below a private folder; root gets the name of the private folder', async () => {
     const closed = join(scratch, 'closed');
     await mkdir(closed, { mode: 0o700 });
     await writeFile(join(closed, 'something'), '');
@@ -710,7 +710,7 @@ describe('accounts and places', () => {
     else expect(await sql((await starting).url, 'select 1 as n')).toEqual([{ n: 1 }]);
   });
 
-  it('makes the links that an install without scripts leaves out', async () => {
+  it('gets the links that an install without scripts leaves out', async () => {
     chmodSync(home, 0o755);
     const library = (await findNative()).lib;
     const links = [];

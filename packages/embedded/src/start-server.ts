@@ -131,7 +131,7 @@ async function findRefusal(cluster: Cluster, { port }: Postmaster): Promise<Erro
     const code = codeOf(error);
     if (code === '28P01') {
       throw new KernelError('database_auth_failed', {
-        message: `The server on ${cluster.folder} refuses the password stored beside its data; stop it or move the folder away.`,
+        message: `The server on ${cluster.folder} refuses the password stored with its data; stop it or move the folder away.`,
         details: { folder: cluster.folder },
         cause: error,
       });

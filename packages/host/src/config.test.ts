@@ -14,7 +14,7 @@ const problemsOf = (env: Record<string, string>): unknown => {
   }
 };
 
-describe('a duration of the command line', () => {
+describe('a duration on the command line', () => {
   it.each(['0', '0.0', '2592000.5', '1e3', '-1', 'Infinity', 'NaN'])('of %s seconds is refused', (text) => {
     expect(settingSchemas.seconds.safeParse(text).success).toBe(false);
   });
@@ -25,7 +25,7 @@ describe('a duration of the command line', () => {
 });
 
 describe('the configuration', () => {
-  it('puts passwords of any characters into URLs that have none', () => {
+  it('puts passwords with any characters into URLs that have none', () => {
     const password = 'a@b/c#d?e:f%41 ü';
     const { databaseUrl, directUrl, redisUrl } = parseConfig({
       DATABASE_URL: 'postgres://u@h/d?sslmode=disable',
@@ -48,13 +48,13 @@ describe('the configuration', () => {
     expect(readRedisUrl(redisUrl)).toMatchObject({ address: { kind: 'cluster', password, name: 'x' } });
   });
 
-  it('tells what is wrong with the URL of a cluster', () => {
+  it('reports errors in the URL of a cluster', () => {
     expect(problemsOf({ REDIS_URL: 'redis+cluster://:secret@h:1,i/0' })).toEqual([
       { path: 'REDIS_URL', message: expect.stringMatching(/^(?!.*secret).*no numbered databases$/) },
     ]);
   });
 
-  it('needs nothing: the embedded Postgres, queues in it, one default pool', () => {
+  it('needs no variable: the default is the embedded Postgres, queues in it, and one default pool', () => {
     expect(parseConfig({ HOME: '/root' })).toEqual({
       databaseUrl: undefined,
       directUrl: undefined,
@@ -163,7 +163,7 @@ describe('the configuration', () => {
     });
   });
 
-  it('names a secret of callbacks that is none, without repeating it', () => {
+  it('reports an invalid secret of callbacks without repeating it', () => {
     for (const [name, value] of [
       ['BOXCAR_WEBHOOK_SECRET', 'whsec_no/base64!'],
       ['BOXCAR_WEBHOOK_SECRET', 'whsec_A'],
@@ -177,7 +177,7 @@ describe('the configuration', () => {
     expect(parseConfig({ BOXCAR_WEBHOOK_RETRY_SECONDS: '1' }).webhooks).toBeUndefined();
   });
 
-  it('has no gate when either name says so, the first one before the second', () => {
+  it('has no gate when either variable says so, and the first variable has precedence', () => {
     const gateOf = (env: Record<string, string>) => parseConfig(env).approvalMs;
     expect(gateOf({ BOXCAR_APPROVALS_ENABLED: 'false' })).toBeNull();
     expect(gateOf({ AGDD_APPROVALS_ENABLED: 'false' })).toBeNull();
@@ -186,7 +186,7 @@ describe('the configuration', () => {
       expect(() => parseConfig(wrong)).toThrow(expect.objectContaining({ code: 'bad_config' }));
   });
 
-  it('hands off when either name says so, the first one before the second', () => {
+  it('hands off when either variable says so, and the first variable has precedence', () => {
     const isOn = (env: Record<string, string>) => parseConfig(env).handoffEnabled;
     expect(isOn({ AGDD_HANDOFF_ENABLED: 'true' })).toBe(true);
     expect(isOn({ BOXCAR_HANDOFF_ENABLED: 'false', AGDD_HANDOFF_ENABLED: 'true' })).toBe(false);
@@ -224,7 +224,7 @@ describe('the configuration', () => {
     expect(JSON.stringify(problems)).not.toContain('secret');
   });
 
-  it('a wrong key or address of a model is named, and never repeated', () => {
+  it('reports a wrong key or address of a model, and never repeats it', () => {
     const problems = problemsOf({
       OPENAI_API_KEY: 'sk secret',
       ANTHROPIC_API_KEY: 'sécret',
@@ -247,28 +247,28 @@ describe('the configuration', () => {
     ]);
   });
 
-  it('a direct URL alone is a mistake, also beside others', () => {
+  it('refuses a direct URL or a read URL without DATABASE_URL, also with other problems', () => {
     const alone = { DATABASE_DIRECT_URL: 'postgres://h/d', DATABASE_READ_URL: 'postgres://h/d' };
     expect(problemsOf({ ...alone, BOXCAR_CONCURRENCY: 'x' })).toEqual([
       { path: 'BOXCAR_CONCURRENCY', message: 'must be a whole number from 1 to 1000' },
-      { path: 'DATABASE_DIRECT_URL', message: 'needs DATABASE_URL beside it' },
-      { path: 'DATABASE_READ_URL', message: 'needs DATABASE_URL beside it' },
+      { path: 'DATABASE_DIRECT_URL', message: 'needs DATABASE_URL as well' },
+      { path: 'DATABASE_READ_URL', message: 'needs DATABASE_URL as well' },
     ]);
   });
 
-  it('an issuer is https, or on this machine, and an audience needs one', () => {
+  it('accepts an issuer with https or on this machine, and needs an issuer for an audience', () => {
     const message = 'must be an https:// URL (http:// on this machine), without a query and a fragment';
     for (const text of ['id.example', 'http://id.example', 'https://id.example?x=1'])
       expect(problemsOf({ BOXCAR_OAUTH_ISSUER: text })).toEqual([{ path: 'BOXCAR_OAUTH_ISSUER', message }]);
     expect(problemsOf({ BOXCAR_OAUTH_AUDIENCE: 'boxcar' })).toEqual([
-      { path: 'BOXCAR_OAUTH_AUDIENCE', message: 'needs BOXCAR_OAUTH_ISSUER beside it' },
+      { path: 'BOXCAR_OAUTH_AUDIENCE', message: 'needs BOXCAR_OAUTH_ISSUER as well' },
     ]);
     expect(parseConfig({ BOXCAR_OAUTH_ISSUER: 'http://localhost:8080/' }).oauth).toEqual({
       issuer: 'http://localhost:8080/',
     });
   });
 
-  it('a variable set to nothing counts as unset', () => {
+  it('treats an empty variable as unset', () => {
     expect(parseConfig({ DATABASE_URL: '', REDIS_URL: '', BOXCAR_CONCURRENCY: '' })).toEqual(parseConfig({}));
   });
 

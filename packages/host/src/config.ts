@@ -257,18 +257,18 @@ const environmentSchema = z
   })
   .refine((env) => env.DATABASE_DIRECT_URL === undefined || env.DATABASE_URL !== undefined, {
     path: ['DATABASE_DIRECT_URL'],
-    message: 'needs DATABASE_URL beside it',
+    message: 'needs DATABASE_URL as well',
     // Reported together with all other problems.
     when: () => true,
   })
   .refine((env) => env.DATABASE_READ_URL === undefined || env.DATABASE_URL !== undefined, {
     path: ['DATABASE_READ_URL'],
-    message: 'needs DATABASE_URL beside it',
+    message: 'needs DATABASE_URL as well',
     when: () => true,
   })
   .refine((env) => env.BOXCAR_OAUTH_AUDIENCE === undefined || env.BOXCAR_OAUTH_ISSUER !== undefined, {
     path: ['BOXCAR_OAUTH_AUDIENCE'],
-    message: 'needs BOXCAR_OAUTH_ISSUER beside it',
+    message: 'needs BOXCAR_OAUTH_ISSUER as well',
     when: () => true,
   });
 

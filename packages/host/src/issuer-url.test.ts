@@ -26,6 +26,6 @@ it.each([
   'https://id.example/"x',
   'https://id.example/ x',
   '',
-])('%s cannot', (text) => {
+])('%s cannot be an issuer', (text) => {
   expect(isIssuerUrl(text)).toBe(false);
 });

@@ -24,7 +24,7 @@ function serversFile(name: string, text: string): string {
 const open = (env: Record<string, string>) =>
   openStack(parseConfig({ DATABASE_URL: database.url, ...env }), { migrate: true });
 
-it('does not start with a file of servers that is missing or wrong', async () => {
+it('the program does not start with a missing or invalid file of servers', async () => {
   await expect(open({ BOXCAR_MCP_SERVERS: join(folder, 'none.yaml') })).rejects.toMatchObject({
     code: 'bad_config',
     message: expect.stringContaining('cannot be read (ENOENT)'),
@@ -36,7 +36,7 @@ it('does not start with a file of servers that is missing or wrong', async () =>
   });
 });
 
-it('gives agents the tools of a server of the file', async () => {
+it('agents get the tools of a server of the file', async () => {
   const program = serversFile(
     'server.mjs',
     `import { createInterface } from 'node:readline';

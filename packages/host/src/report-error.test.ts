@@ -18,7 +18,7 @@ function written(error: unknown, how: { readonly withStack: boolean; readonly is
   return text;
 }
 
-it('names, places, details and stacks that others chose reach the terminal as plain text', () => {
+it('foreign names, places, details and stacks reach the terminal as plain text', () => {
   const findings = [{ place: `profiles/${HOSTILE}.yaml`, message: `no ${HOSTILE}` }];
   for (const error of [
     new KernelError('bad_request', { message: HOSTILE, details: { findings } }),
@@ -31,7 +31,7 @@ it('names, places, details and stacks that others chose reach the terminal as pl
   }
 });
 
-it('an error that is its own cause, and details that JSON has no form for, are reported all the same', () => {
+it('an error that is its own cause, and details that JSON cannot express, are still reported', () => {
   const inner = new Error('inner');
   const outer = new Error('outer', { cause: inner });
   inner.cause = outer;

@@ -23,7 +23,7 @@ afterAll(async () => {
 
 const listeners = (): number[] => ['SIGINT', 'SIGTERM', 'SIGHUP'].map((name) => process.listenerCount(name));
 
-it('migrates a database, runs turns in this process, and closes what it has opened', async () => {
+it('startBoxcar migrates a database, runs turns in this process, and closes everything that it has opened', async () => {
   await using database = await testDatabase({ empty: true });
   vi.stubEnv('DATABASE_URL', 'postgres://nobody@127.0.0.1:1/elsewhere');
   vi.stubEnv('DATABASE_DIRECT_URL', 'postgres://nobody@127.0.0.1:1/elsewhere');
@@ -64,7 +64,7 @@ it('migrates a database, runs turns in this process, and closes what it has open
   expect(worker.activeCount).toBe(0);
 });
 
-it('fails in the words of the command line, and leaves nothing open', async () => {
+it('startBoxcar fails with the words of the command line, and leaves nothing open', async () => {
   vi.stubEnv('DATABASE_URL', undefined);
   const before = listeners();
   await expect(startBoxcar({ databaseUrl: 'mysql://x' })).rejects.toMatchObject({
@@ -85,7 +85,7 @@ it('fails in the words of the command line, and leaves nothing open', async () =
 it.each([
   ['SIGTERM', 143],
   ['SIGHUP', 129],
-])('%s while it opens what it needs stops the server that it has started', async (signal, code) => {
+])('%s during the start stops the server that was started', async (signal, code) => {
   const env = { BOXCAR_DATA_DIR: folder, DATABASE_URL: undefined, REDIS_URL: undefined };
   await using program = spawnNode(STARTING, [signal], env);
   expect(await program.exited, program.stderr).toEqual({ code, signal: null });

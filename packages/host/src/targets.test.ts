@@ -30,7 +30,7 @@ const askWriter = {
   wait: false,
 };
 
-it('does not start with a file of targets that is missing or wrong', async () => {
+it('the program does not start with a missing or invalid file of targets', async () => {
   await expect(open({ BOXCAR_TARGETS_FILE: join(folder, 'none.yaml') })).rejects.toMatchObject({
     code: 'bad_config',
     message: expect.stringContaining('cannot be read (ENOENT)'),
@@ -42,7 +42,7 @@ it('does not start with a file of targets that is missing or wrong', async () =>
   });
 });
 
-it('hands off to a target of the file under its name alone', async () => {
+it('a handoff reaches a target of the file only by its name', async () => {
   const file = targetsFile('good.yaml', 'writer: { platform: openai, model: gpt-large }\n');
   await using stack = await open({ BOXCAR_HANDOFF_ENABLED: 'true', BOXCAR_TARGETS_FILE: file });
   const { handoff_id } = (await stack.runtime.submit('handoff', askWriter)) as { handoff_id: string };
@@ -53,7 +53,7 @@ it('hands off to a target of the file under its name alone', async () => {
   expect(rows).toEqual([{ platform: 'openai', worker_target: 'handoff-platform-openai' }]);
 });
 
-it('hands off to nobody unless it is told to', async () => {
+it('no handoff is made unless the feature is on', async () => {
   const off: Record<string, string>[] = [
     {},
     { BOXCAR_HANDOFF_ENABLED: 'false', AGDD_HANDOFF_ENABLED: 'true' },

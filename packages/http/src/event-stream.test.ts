@@ -71,7 +71,7 @@ async function* textsOf(response: Response): AsyncGenerator<string> {
   for await (const chunk of response.body) yield Buffer.from(chunk).toString();
 }
 
-test('events have the form of the standard, and a reader goes on after the last one that it saw', async () => {
+test('events have the form of the standard, and a reader continues after the last event that it saw', async () => {
   source = async function* ({ lastEventId }) {
     for (let id = Number(lastEventId ?? 0) + 1; id <= 3; id += 1)
       yield { id: String(id), event: 'part', data: `a\nb${id}` };
@@ -86,7 +86,7 @@ test('events have the form of the standard, and a reader goes on after the last 
   expect((await get({ 'last-event-id': 'x'.repeat(201) })).status).toBe(400);
 });
 
-test('a silent stream says that it is alive, and ends when the client goes', async () => {
+test('a silent stream sends signs of life, and ends when the client leaves', async () => {
   source = silent;
   const client = new AbortController();
   const texts = textsOf(await get({}, client.signal));
@@ -116,7 +116,7 @@ test('a reader that never reads is dropped, and the source is asked for no more 
   socket.destroy();
 });
 
-test('a client that leaves while its key is looked at leaves no source behind', async () => {
+test('a client that leaves while its key is checked leaves no source open', async () => {
   source = silent;
   const { pool } = stage.database;
   const db = await pool.connect();
@@ -143,7 +143,7 @@ test('a client that leaves while its key is looked at leaves no source behind', 
   expect([seen.from.length, seen.ended]).toEqual([0, 0]);
 });
 
-test('a question for the headers alone ends its stream at once', async () => {
+test('a HEAD request ends its stream at once', async () => {
   const response = await fetch(`${stage.url}/stream`, { method: 'HEAD', headers: bearer(key) });
   expect([response.status, response.headers.get('content-type')]).toEqual([
     200,
@@ -153,7 +153,7 @@ test('a question for the headers alone ends its stream at once', async () => {
   expect(seen.from).toEqual([]);
 });
 
-test('a reader that is slow gets everything', async () => {
+test('a slow reader gets everything', async () => {
   const count = 200;
   source = async function* () {
     for (let id = 1; id <= count; id += 1) yield { id: String(id), data: 'x'.repeat(65_536) };
@@ -175,7 +175,7 @@ test('a stream ends when its key is revoked', async () => {
   await ended();
 });
 
-test('a source that fails ends the stream, and the log says why', async () => {
+test('a source that fails ends the stream, and the log gives the reason', async () => {
   source = async function* () {
     yield { data: 1 };
     throw new Error('out of events');
@@ -184,7 +184,7 @@ test('a source that fails ends the stream, and the log says why', async () => {
   expect(stage.log).toContainEqual(expect.objectContaining({ event: 'http.stream_failed', level: 'error' }));
 });
 
-test('the end of the frame ends the streams at once, and their readers see a whole answer', async () => {
+test('the end of the frame ends the streams at once, and their readers see a complete answer', async () => {
   source = silent;
   const responses = await Promise.all([get(), get()]);
   const texts = responses.map((response) => response.text());

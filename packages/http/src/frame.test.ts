@@ -109,7 +109,7 @@ const paths = (): readonly (readonly [Route, string])[] =>
     route.path.replaceAll(/:\w+/g, '00000000-0000-7000-8000-00000000000f'),
   ]);
 
-describe('a route without a scope', () => {
+describe('mounting of routes:', () => {
   const mount = (route: unknown) =>
     createHttpFrame({ runtime: stage.opened.runtime, port: 0 }).mount([route as Route]);
   const handle = () => new Response();
@@ -124,11 +124,11 @@ describe('a route without a scope', () => {
     { method: 'GET', path: '/healthz', scope: 'public', handle },
     { method: 'GET', path: '/.well-known/oauth-protected-resource/x', scope: 'public', handle },
     { method: 'GET', path: '/mcp', scope: 'public', handle },
-  ])('is not mounted: %o', (route) => {
+  ])('a route without a scope is not mounted: %o', (route) => {
     expect(() => mount(route)).toThrow(KernelError);
   });
 
-  test('all others are', () => {
+  test('all other routes are mounted', () => {
     for (const { path, scope } of stage.frame.routes) expect([path, scope]).not.toEqual([path, undefined]);
     expect(stage.frame.routes.filter(({ scope }) => scope === 'public').map(({ path }) => path)).toEqual([
       '/healthz',
@@ -136,7 +136,7 @@ describe('a route without a scope', () => {
   });
 });
 
-test('tokens are accepted by routes that say so, and by no other', async () => {
+test('tokens are accepted only by routes that declare it', async () => {
   const given: string[] = [];
   const tokens = {
     metadataUrl: 'https://boxcar.example/metadata',
@@ -188,7 +188,7 @@ describe('on every route', () => {
     return text;
   };
 
-  test('no key, a malformed, revoked, expired or rotated one is refused with 401, and one without the scope with 403', async () => {
+  test('a missing, malformed, revoked, expired or rotated key is refused with 401, and a key without the scope with 403', async () => {
     const revoked = await ended('revoked_at = now()');
     const expired = await ended("expires_at = now() - interval '1 second'");
     const rotated = await ended("name = 'rotated'");
@@ -222,7 +222,7 @@ describe('on every route', () => {
     }
   });
 
-  test('a page of the web and a name that leads here are refused, whatever the key', async () => {
+  test('a foreign web page and a foreign name for this address are refused, with any key', async () => {
     for (const [route, path] of paths()) {
       for (const headers of [
         { host: 'evil.example' },
@@ -241,7 +241,7 @@ describe('on every route', () => {
     }
   });
 
-  test('a body that is longer than the limit is refused by its length, before its key is looked at', async () => {
+  test('a body that is longer than the limit is refused by its length, before its key is checked', async () => {
     for (const [route, path] of paths()) {
       const length = (route.bodyLimitBytes ?? LIMIT) + 1;
       const answer = await send(
@@ -254,22 +254,22 @@ describe('on every route', () => {
   });
 });
 
-describe('hosts and origins', () => {
+describe('the check of hosts and origins', () => {
   test.each(['localhost', 'LOCALHOST:80', 'localhost.', '[::1]', '127.0.0.2', 'desk.example:8443'])(
-    'it answers by the host name %s',
+    'accepts the host name %s',
     async (host) => {
       expect(await send('/healthz', { host })).toMatchObject({ status: 200, body: { status: 'ok' } });
     },
   );
 
   test.each(['a b', 'x@localhost', 'localhost/x', '[::2]', '0.0.0.0'])(
-    'it does not answer by %o',
+    'refuses the host name %o',
     async (host) => {
       expect((await send('/healthz', { host })).status).toBeGreaterThanOrEqual(400);
     },
   );
 
-  test('a page that is allowed may ask and read, and the answers to others say nothing of it', async () => {
+  test('lets an allowed page ask and read, and gives others no information about the answer', async () => {
     const origin = 'https://desk.example';
     const asked = await send(
       '/echo',
@@ -290,7 +290,7 @@ describe('hosts and origins', () => {
     expect((await send('/healthz')).headers['access-control-allow-origin']).toBeUndefined();
   });
 
-  test('hosts and origins that are none are refused at the start', () => {
+  test('refuses invalid hosts and origins at the start', () => {
     const { runtime } = stage.opened;
     expect(() => createHttpFrame({ runtime, port: 0, allowedHosts: ['a b'] })).toThrow(/allowedHosts/);
     for (const origin of ['desk.example', '*', 'null', 'file:///x'])
@@ -298,8 +298,8 @@ describe('hosts and origins', () => {
   });
 });
 
-describe('request ids', () => {
-  test('the id of the caller is taken, and is in each line of the log and in the answer', async () => {
+describe('the id of a request', () => {
+  test('is the caller’s id, and is in each line of the log and in the answer', async () => {
     const answer = await post({ 'x-request-id': 'desk:1.a_b-c', ...bearer(key) }, '{"a":1}');
     expect(answer).toMatchObject({
       status: 200,
@@ -311,19 +311,19 @@ describe('request ids', () => {
     expect(lines[1]?.fields).toMatchObject({ method: 'POST', path: '/echo', status: 200 });
   });
 
-  test('the answer of a route whose headers cannot be changed has it too', async () => {
+  test('is also in the answer of a route whose headers cannot be changed', async () => {
     expect(await send('/elsewhere', { 'x-request-id': 'r3', ...bearer(key) })).toMatchObject({
       status: 303,
       headers: { 'x-request-id': 'r3', location: 'http://127.0.0.1/there' },
     });
   });
 
-  test.each(['a b', 'a\tb', 'x'.repeat(129), 'ü', '{"a":1}'])('%o is replaced', async (id) => {
+  test.each(['a b', 'a\tb', 'x'.repeat(129), 'ü', '{"a":1}'])('is replaced when it is %o', async (id) => {
     const { headers } = await send('/healthz', { 'x-request-id': Buffer.from(id).toString('latin1') });
     expect(headers['x-request-id']).toMatch(/^[0-9a-f-]{36}$/);
   });
 
-  test('every line of the log of a request has its id, and none has a key or a query', async () => {
+  test('is in every line of the request’s log, and no line has a key or a query', async () => {
     await send(`/approvals?agent=hidden-query`, bearer(key));
     const lines = stage.log.filter(({ event }) => event.startsWith('http.'));
     expect(lines.length).toBeGreaterThan(0);
@@ -333,10 +333,10 @@ describe('request ids', () => {
   });
 });
 
-describe('bodies', () => {
+describe('the body of a request', () => {
   const auth = () => bearer(key);
 
-  test('one in chunks ends at the limit', async () => {
+  test('in chunks ends at the limit', async () => {
     const chunk = `"${'x'.repeat(4_000)}"`;
     expect(await post(auth(), `[${chunk},`, `${chunk}]`)).toMatchObject({ status: 200 });
     expect(await post(auth(), `[${chunk},`, `${chunk},`, `${chunk}]`)).toMatchObject({
@@ -345,7 +345,7 @@ describe('bodies', () => {
     });
   });
 
-  test('a route may have a limit of its own, for bodies with and without a length', async () => {
+  test('may have a limit of its own per route, with and without a length', async () => {
     const text = `"${'x'.repeat(2 * LIMIT)}"`;
     const large = (headers: Readonly<Record<string, string>>, ...chunks: string[]) =>
       send('/large', { ...auth(), ...headers }, { method: 'POST', chunks });
@@ -358,14 +358,14 @@ describe('bodies', () => {
     });
   });
 
-  test.each(['', '{', '\xff', '{"a":"\\u0000"}'])('what is not JSON is refused: %o', async (text) => {
+  test.each(['', '{', '\xff', '{"a":"\\u0000"}'])('is refused when it is not JSON: %o', async (text) => {
     expect(await post(auth(), ...(text === '' ? [] : [text]))).toMatchObject({
       status: 400,
       body: { code: 'bad_request' },
     });
   });
 
-  test('one that never ends takes the time of a request, and no more', async () => {
+  test('that never ends is cut at the time limit of a request', async () => {
     await using slow = await openStage({ routes: ROUTES, requestMs: 300, headersMs: 200 });
     for (const text of [
       'POST /echo HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{',
@@ -381,8 +381,8 @@ describe('bodies', () => {
   });
 });
 
-describe('errors', () => {
-  test('an error with a code is problem details', async () => {
+describe('the answer to an error', () => {
+  test('with a code is problem details', async () => {
     expect(await send('/known', { ...bearer(key), 'x-request-id': 'r1' })).toMatchObject({
       status: 409,
       headers: { 'content-type': 'application/problem+json', 'cache-control': 'no-store' },
@@ -400,7 +400,7 @@ describe('errors', () => {
     });
   });
 
-  test('any other error is in the log alone', async () => {
+  test('without a code has no details, which are only in the log', async () => {
     const answer = await send('/broken', { ...bearer(key), 'x-request-id': 'r2' });
     expect(answer).toMatchObject({ status: 500, body: { code: 'internal_error', request_id: 'r2' } });
     expect(JSON.stringify(answer.body)).not.toContain('secret');
@@ -408,7 +408,7 @@ describe('errors', () => {
     expect(line).toMatchObject({ level: 'error', fields: { error: new Error('the secret of the house') } });
   });
 
-  test('an address that there is not, and a method that it does not have', async () => {
+  test('for an unknown address or method says so', async () => {
     expect(await send('/nothing')).toMatchObject({ status: 404, body: { code: 'not_found' } });
     expect(await send('/echo', bearer(key), { method: 'DELETE' })).toMatchObject({
       status: 405,
@@ -417,7 +417,7 @@ describe('errors', () => {
     });
   });
 
-  test('parameters are decoded once, and what cannot be decoded is refused', async () => {
+  test('for parameters that cannot be decoded is a refusal, and parameters are decoded once', async () => {
     const read = async (path: string) => (await send(path, bearer(key))).body;
     expect(await read('/echo/a%2Fb/of/%252F%20%C3%BC')).toEqual({
       params: { name: 'a/b', other: '%2F ü' },
@@ -426,7 +426,7 @@ describe('errors', () => {
     expect(await read('/echo/%ff/of/x')).toMatchObject({ code: 'bad_request', status: 400 });
   });
 
-  test('a database that is away is said', async () => {
+  test('says that the database is away', async () => {
     const away = createPool({ connectionString: 'postgres://a@127.0.0.1:1/b' });
     await using frame = createHttpFrame({ runtime: { pool: away }, port: 0 }).mount(ROUTES);
     const { url } = await frame.listen();
@@ -439,7 +439,7 @@ describe('errors', () => {
   });
 });
 
-test('the use of a key is noted', async () => {
+test('the use of a key is recorded', async () => {
   const text = await stage.key(['handoffs:read']);
   await send('/known', bearer(text));
   await waitFor(

@@ -62,7 +62,7 @@ test.each([
     },
   ],
 ] as const)(
-  '%s, cut anywhere: after the next one the key of the file is the only one that works',
+  '%s, cut anywhere: after the next start the key of the file is the only working key',
   async (_name, prepare) => {
     await prepare();
     const statements = await startCut();

@@ -42,7 +42,7 @@ const keysNow = async (): Promise<readonly string[]> =>
     .filter(({ name }) => name === 'local')
     .map(({ key_id }) => key_id);
 
-test('the first start makes a key with all scopes that only its account reads, and the next one takes it', async () => {
+test('the first start makes a key with all scopes that only its account can read, and the next start uses it', async () => {
   const first = await open();
   expect(first).toMatchObject({ isNew: true, key: expect.stringMatching(/^boxcar_/) });
   expect([modeOf(first.path), modeOf(dirname(first.path))]).toEqual([0o600, 0o700]);
@@ -55,7 +55,7 @@ test('the first start makes a key with all scopes that only its account reads, a
   expect(readdirSync(dirname(first.path))).toHaveLength(2);
 });
 
-test('the folder above the keys lets other accounts pass: the embedded server of root needs a way to its own', async () => {
+test('the folder above the keys lets other accounts pass, since the embedded server of root needs a path to its own folder', async () => {
   const home = join(folder, 'home');
   const { path } = await openLocalKey(stage.database.pool, {
     project: 'default',
@@ -65,7 +65,7 @@ test('the folder above the keys lets other accounts pass: the embedded server of
   expect([modeOf(dirname(path)), modeOf(path)]).toEqual([0o700, 0o600]);
 });
 
-test('starts at the same time come to one key', async () => {
+test('starts at the same time agree on one key', async () => {
   const before = (await keysNow()).length;
   // Opens a connection for each start in advance, so that no start is late.
   await Promise.all([1, 2, 3, 4].map(() => stage.database.pool.query('select pg_sleep(0.1)')));
@@ -75,7 +75,7 @@ test('starts at the same time come to one key', async () => {
   expect(await keysNow()).toHaveLength(before + 1);
 });
 
-test('a key that is not valid any more is made anew', async () => {
+test('a key that is no longer valid is replaced by a new key', async () => {
   const first = await open();
   await revokeKey(stage.database.pool, first.keyId);
   const second = await open();
@@ -114,7 +114,7 @@ test('a link in place of the file is not followed', async () => {
   expect(JSON.parse(readFileSync(elsewhere, 'utf8'))).toMatchObject({ key: first.key });
 });
 
-test('a folder that cannot be made leaves no key behind', async () => {
+test('a folder that cannot be made leaves no key', async () => {
   const before = await keysNow();
   writeFileSync(folder, '');
   await expect(open()).rejects.toMatchObject({
@@ -136,7 +136,7 @@ const offered = (url: string): readonly [string, string] | undefined => {
   return found && [found.key, found.url.origin];
 };
 
-test('clients of the account find the key by the address of the server, until it is gone, and send it nowhere else', async () => {
+test('clients of the account find the key by the address of the server until the server is gone, and send it nowhere else', async () => {
   const { key, path } = await open();
   const { port } = stage;
   {
@@ -166,7 +166,7 @@ test('clients of the account find the key by the address of the server, until it
   expect(offered(stage.url)).toBeUndefined();
 });
 
-test('a server at another address of this machine is found there, and servers on one port are told apart', async () => {
+test('a server at another address of this machine is found there, and servers on one port are distinguished', async () => {
   const [first, second] = [await open(), await open('team')];
   using _six = announceServer(folder, { url: 'http://[::1]:7420', keyPath: first.path });
   expect(offered('http://[::1]:7420')).toEqual([first.key, 'http://[::1]:7420']);
@@ -181,7 +181,7 @@ test('a server at another address of this machine is found there, and servers on
   expect(offered('http://localhost:7420')).toEqual([first.key, 'http://[::1]:7420']);
 });
 
-test('the key of a server that has died is sent to nobody who has its port now', async () => {
+test('the key of a dead server is not sent to another server that now has its port', async () => {
   const { key, path } = await open();
   using _announced = announceServer(folder, { url: stage.url, keyPath: path });
   expect(offered(stage.url)?.[0]).toBe(key);
@@ -194,7 +194,7 @@ test('the key of a server that has died is sent to nobody who has its port now',
   expect(offered(stage.url)).toBeUndefined();
 });
 
-test('a server that is away, and one that is none of ours', async () => {
+test('a server that is away, or that is not a Boxcar server address, is reported', async () => {
   await expect(
     askServer({ url: readServerUrl('http://127.0.0.1:1'), key: 'x' }, { path: '/approvals' }),
   ).rejects.toMatchObject({ code: 'server_unavailable', message: expect.stringContaining('127.0.0.1:1') });

@@ -22,14 +22,14 @@ afterAll(() => stage[Symbol.asyncDispose]());
 
 const frameAt = (host: string, port = 0) => createHttpFrame({ runtime: stage.opened.runtime, host, port });
 
-test('addresses of this machine alone are known in every notation', () => {
+test('loopback addresses are recognized in every notation', () => {
   for (const address of ['127.0.0.1', '127.255.0.9', '::1', '[::1]', '::ffff:127.0.0.1', '0:0:0:0:0:0:0:1'])
     expect([address, isLoopbackAddress(address)]).toEqual([address, true]);
   for (const address of ['0.0.0.0', '::', '10.0.0.1', '128.0.0.1', '::ffff:10.0.0.1', 'localhost', '', '::2'])
     expect([address, isLoopbackAddress(address)]).toEqual([address, false]);
 });
 
-test('a name is loopback when all its addresses are, and is listened on by the address that was judged', async () => {
+test('a name is loopback when all its addresses are, and the server listens on the checked address', async () => {
   const named = (...addresses: string[]) =>
     resolveBinding('desk', async () => addresses.map((address) => ({ address })));
   expect(await named('127.0.0.1', '::1')).toEqual({ host: 'desk', address: '127.0.0.1', isLoopback: true });
@@ -44,7 +44,7 @@ test('a name is loopback when all its addresses are, and is listened on by the a
   expect(await resolveBinding('[::1]')).toMatchObject({ address: '::1', isLoopback: true });
 });
 
-test('on an address of other machines it starts with a key that can be used, and not without', async () => {
+test('on an address that other machines reach the server starts only with a usable key', async () => {
   for (const host of ['0.0.0.0', '::'])
     await expect(frameAt(host).listen()).rejects.toMatchObject({
       code: 'bad_config',
@@ -76,7 +76,7 @@ test('on an address of other machines it starts with a key that can be used, and
   await expect(frameAt('0.0.0.0').listen()).rejects.toMatchObject({ code: 'bad_config' });
 });
 
-test('the key of a machine is valid where only this machine reaches the server, and counts nowhere else', async () => {
+test('the key of a machine is valid only on a server that only this machine can reach', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'boxcar-machine-'));
   const { key } = await openLocalKey(stage.database.pool, { project: 'default', folder });
   expect((await fetch(`${stage.url}/approvals`, { headers: bearer(key) })).status).toBe(200);
@@ -91,7 +91,7 @@ test('the key of a machine is valid where only this machine reaches the server, 
   rmSync(folder, { recursive: true });
 });
 
-test('a port that is taken, and an address of another machine', async () => {
+test('a taken port, and an address of another machine, are reported', async () => {
   const other = createServer().listen(0, '127.0.0.1');
   await once(other, 'listening');
   const address = other.address();
@@ -128,7 +128,7 @@ function heldRoute(): { readonly route: Route; readonly begun: Promise<void>; an
   };
 }
 
-test('an end waits for the requests that run, takes no others, and closes idle connections', async () => {
+test('an end waits for running requests, accepts no others, and closes idle connections', async () => {
   const held = heldRoute();
   await using own = await openStage({ routes: [held.route] });
   const headers = bearer(await own.key(['handoffs:read']));
@@ -147,7 +147,7 @@ test('an end waits for the requests that run, takes no others, and closes idle c
   agent.destroy();
 });
 
-test('a server that is closed while it starts does not start, nor later', async () => {
+test('a server that is closed while it starts does not start, now or later', async () => {
   await using own = await openStage();
   const frame = createHttpFrame({ runtime: own.opened.runtime, port: 0 });
   const listening = frame.listen();
@@ -156,7 +156,7 @@ test('a server that is closed while it starts does not start, nor later', async 
   await expect(frame.listen()).rejects.toMatchObject({ code: 'bad_config' });
 });
 
-test('requests that take longer than the grace are cut', async () => {
+test('requests that take longer than the grace time are cut', async () => {
   const held = heldRoute();
   await using own = await openStage({ routes: [held.route] });
   const running = fetch(`${own.url}/held`, { headers: bearer(await own.key(['handoffs:read'])) });

@@ -84,50 +84,58 @@ const POST = `POST /echo HTTP/1.1\r\n${HEAD}`;
 
 test.each<[string, string, number, string]>([
   ['is not HTTP', `hello ${KEY}\r\n\r\n`, 400, 'bad_request'],
-  ['has a header that is not one', `GET /healthz HTTP/1.1\r\n${HEAD}a b\r\n\r\n`, 400, 'bad_request'],
+  ['has an invalid header', `GET /healthz HTTP/1.1\r\n${HEAD}a b\r\n\r\n`, 400, 'bad_request'],
   ['has two lengths', `${POST}content-length: 1\r\ncontent-length: 2\r\n\r\n1`, 400, 'bad_request'],
   ['has no host', `GET /healthz HTTP/1.1\r\nconnection: close\r\n\r\n`, 400, 'bad_request'],
   ['has headers that never end', `GET /healthz HTTP/1.1\r\n${HEAD}`, 408, 'bad_request'],
   ['has a body that never ends', `${POST}content-length: 100\r\n\r\n{`, 408, 'bad_request'],
   [
-    'has long words between its chunks',
+    'has long extensions between its chunks',
     `${POST}transfer-encoding: chunked\r\n\r\n2;${'x'.repeat(20_000)}\r\n{}\r\n0\r\n\r\n`,
     413,
     'payload_too_large',
   ],
-  ['expects too much', `GET /healthz HTTP/1.1\r\n${HEAD}expect: wonders\r\n\r\n`, 417, 'bad_request'],
+  [
+    'has an expectation that is not supported',
+    `GET /healthz HTTP/1.1\r\n${HEAD}expect: wonders\r\n\r\n`,
+    417,
+    'bad_request',
+  ],
   [
     'has headers that are too long',
     `GET /healthz HTTP/1.1\r\n${HEAD}x-long: ${'x'.repeat(20_000)}\r\n\r\n`,
     431,
     'bad_request',
   ],
-])('what %s is refused with problem details, and its connection ends', async (_name, text, status, code) => {
-  stage.log.length = 0;
-  const { headers, body, ...answer } = read(await answerTo(text));
-  expect(answer.status).toBe(status);
-  expect(headers).toMatchObject({
-    'content-type': 'application/problem+json',
-    'cache-control': 'no-store',
-    connection: 'close',
-    'x-request-id': body.request_id,
-  });
-  expect(body).toMatchObject({
-    type: `urn:boxcar:error:${code}`,
-    status,
-    code,
-    detail: expect.stringMatching(/\.$/),
-    next: expect.stringMatching(/\.$/),
-    request_id: expect.any(String),
-  });
-  expect(JSON.stringify(body)).not.toContain(key);
-  const lines = stage.log.filter(({ event }) => event === 'http.unreadable');
-  expect(lines.map(({ fields }) => fields.request_id)).toEqual([body.request_id]);
-  expect(JSON.stringify(lines)).not.toContain(key);
-  expect(await (await fetch(`${stage.url}/healthz`)).json()).toEqual({ status: 'ok' });
-});
+])(
+  'a request that %s is refused with problem details, and its connection ends',
+  async (_name, text, status, code) => {
+    stage.log.length = 0;
+    const { headers, body, ...answer } = read(await answerTo(text));
+    expect(answer.status).toBe(status);
+    expect(headers).toMatchObject({
+      'content-type': 'application/problem+json',
+      'cache-control': 'no-store',
+      connection: 'close',
+      'x-request-id': body.request_id,
+    });
+    expect(body).toMatchObject({
+      type: `urn:boxcar:error:${code}`,
+      status,
+      code,
+      detail: expect.stringMatching(/\.$/),
+      next: expect.stringMatching(/\.$/),
+      request_id: expect.any(String),
+    });
+    expect(JSON.stringify(body)).not.toContain(key);
+    const lines = stage.log.filter(({ event }) => event === 'http.unreadable');
+    expect(lines.map(({ fields }) => fields.request_id)).toEqual([body.request_id]);
+    expect(JSON.stringify(lines)).not.toContain(key);
+    expect(await (await fetch(`${stage.url}/healthz`)).json()).toEqual({ status: 'ok' });
+  },
+);
 
-test('an answer that has begun is cut, and no other one is put into it', async () => {
+test('an answer that has begun is cut, and no other answer is put into it', async () => {
   const answer = await answerTo(`GET /stream HTTP/1.1\r\n${HEAD}\r\n`, {
     after: 'data: "first"',
     text: 'hello\r\n\r\n',

@@ -20,7 +20,7 @@ const WORDS: Readonly<Record<Status, readonly [ErrorCode, string, string]>> = {
   400: [
     'bad_request',
     'This is not a valid HTTP request.',
-    'Check what the client sends, or what stands between it and the server.',
+    'Check the request of the client, and any proxy in front of the server.',
   ],
   408: ['bad_request', 'The request did not arrive in time.', 'Send it again, and faster.'],
   413: [

@@ -122,7 +122,7 @@ describe('the contract refuses', () => {
           return sound.generate(request, options);
         },
       },
-      'aborts at any moment leave no rejection that nobody handles',
+      'aborts at any moment leave no unhandled rejection',
     ],
     [
       'untyped errors',

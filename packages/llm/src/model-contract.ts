@@ -116,7 +116,7 @@ export function modelContract(subject: ModelContractSubject): readonly ContractC
       },
     },
     {
-      name: 'the parts of the text that it hands on are the text when they are joined',
+      name: 'the joined parts of a text are the whole text',
       run: async () => {
         const parts: string[] = [];
         const reply = await subject.create().generate(text, {
@@ -175,7 +175,7 @@ export function modelContract(subject: ModelContractSubject): readonly ContractC
       },
     },
     {
-      name: 'aborts at any moment leave no rejection that nobody handles',
+      name: 'aborts at any moment leave no unhandled rejection',
       run: async () => {
         const unhandled: unknown[] = [];
         const note = (error: unknown): void => void unhandled.push(error);

@@ -46,19 +46,19 @@ describe('the router', () => {
     }
   });
 
-  it('what goes over the wire is not known for an unknown prefix, and nothing for an adapter that adds nothing', () => {
+  it('additions on the wire are unknown for an unknown prefix, and empty for an adapter that adds nothing', () => {
     const prompt = { messages: [], tools: [] };
     expect(router.describeWire?.('gemini:x', prompt)).toBeNull();
     expect(router.describeWire?.('scripted', prompt)).toEqual([]);
   });
 
-  it('a profile of a provider needs no key to be applied', () => {
+  it('needs no key to apply a profile of a provider', () => {
     const bare = createModelRouter();
     for (const model of ['openai:gpt-x', 'anthropic:claude-x', 'openai-compatible:local:7b'])
       expect(() => bare.checkProfile?.({ model })).not.toThrow();
   });
 
-  it('a profile is checked by its adapter, and passes where the adapter checks nothing', () => {
+  it('lets the adapter check a profile, and accepts it when the adapter checks nothing', () => {
     expect(() => router.checkProfile?.({ model: 'openai:gpt' })).not.toThrow();
     expect(() => router.checkProfile?.({ model: 'scripted', script: [{ say: 'x' }] })).not.toThrow();
     const failures: [{ model: string; script?: readonly [{ say: string }] }, string][] = [

@@ -16,10 +16,10 @@ function refusalOf(profile: { model: string; script?: readonly JsonValue[] }): K
 
 const call = { tool: 'list_files', arguments: { path: '{{instruction/path}}' } };
 
-describe('a bad script is refused when the profile is applied, by its path', () => {
+describe('an invalid script is refused with its path when the profile is applied', () => {
   it.each<[string, readonly JsonValue[], string]>([
     ['no step', [], 'script: a script needs at least one step'],
-    ['a step that is no object', ['say hello'], 'script.0: '],
+    ['a step that is not an object', ['say hello'], 'script.0: '],
     ['an unknown key', [{ say: 'x', sya: 'y' }], "script.0: unknown key 'sya' (did you mean 'say'?)"],
     [
       'no answer and no failure',
@@ -35,7 +35,11 @@ describe('a bad script is refused when the profile is applied, by its path', () 
     ['no calls in calls', [{ calls: [] }], 'script.0.calls: '],
     ['arguments and raw', [{ calls: [{ tool: 'a', arguments: {}, raw: '{' }] }], 'script.0.calls.0.raw: '],
     ['an empty text', [{ say: '' }], 'script.0.say: '],
-    ['empty beside say', [{ say: 'x', empty: true }], 'script.0.empty: cannot stand beside calls or say'],
+    [
+      'empty together with say',
+      [{ say: 'x', empty: true }],
+      'script.0.empty: cannot be combined with calls or say',
+    ],
     ['forEach without calls', [{ say: 'x', forEach: '{{instruction}}' }], 'script.0.forEach: repeats calls'],
     [
       'forEach in longer text',
@@ -48,16 +52,20 @@ describe('a bad script is refused when the profile is applied, by its path', () 
       [{ say: 'x', expect: { role: 'user' } }],
       "script.0.expect: unknown key 'role'",
     ],
-    ['a status that is no failure', [{ fail: { status: 200 } }], 'script.0.fail.status: '],
+    ['a status that is not a failure', [{ fail: { status: 200 } }], 'script.0.fail.status: '],
     [
       'times without an answer',
       [{ fail: { status: 429, times: 2 } }],
       'script.0.fail.times: needs an answer',
     ],
-    ['fail beside overflow', [{ say: 'x', fail: { status: 500 }, overflow: true }], 'script.0.overflow: '],
+    [
+      'fail together with overflow',
+      [{ say: 'x', fail: { status: 500 }, overflow: true }],
+      'script.0.overflow: ',
+    ],
     ['usage without an answer', [{ fail: { status: 500 }, usage: { inputTokens: 1 } }], 'script.0.usage: '],
     ['a negative delay', [{ say: 'x', delayMs: -1 }], 'script.0.delayMs: '],
-    ['no chunk', [{ say: 'x', chunks: 0 }], 'script.0.chunks: '],
+    ['zero chunks', [{ say: 'x', chunks: 0 }], 'script.0.chunks: '],
     ['an unknown root', [{ say: '{{result/a}}' }], 'script.0.say: {{result/a}}: a pointer begins with'],
     ['an empty template', [{ say: '{{}}' }], 'script.0.say: {{}}: a pointer begins with'],
     [
@@ -99,7 +107,7 @@ describe('a bad script is refused when the profile is applied, by its path', () 
       'script.0.calls.0.arguments.x.0: item is available only',
     ],
     [
-      'item beside a repeated element',
+      'item together with a repeated element',
       [{ calls: [{ tool: 'a', arguments: { x: [{ $forEach: '{{item}}', $item: '{{item}}' }] } }] }],
       'script.0.calls.0.arguments.x.0.$forEach: item is available only',
     ],
@@ -109,7 +117,7 @@ describe('a bad script is refused when the profile is applied, by its path', () 
       'script.0.say: item is available only',
     ],
     [
-      'results of a tool nobody calls',
+      'results of a tool that no step calls',
       [{ calls: [call] }, { say: '{{sum:results/list_file/*/lines}}' }],
       'script.1.say: results/list_file: no earlier step calls list_file',
     ],
@@ -124,7 +132,7 @@ describe('a bad script is refused when the profile is applied, by its path', () 
     expect(refusal.message).toContain(message);
   });
 
-  it('all findings stand in the details', () => {
+  it('all findings are in the details', () => {
     const { details } = refusalOf({
       model: 'scripted',
       script: [{ say: '{{x}}' }, { calls: [{ tool: '' }] }],
@@ -137,11 +145,11 @@ describe('a bad script is refused when the profile is applied, by its path', () 
     });
   });
 
-  it('a script is missing', () => {
+  it('a missing script is refused', () => {
     expect(refusalOf({ model: 'scripted' }).message).toMatch(/^script: is missing/);
   });
 
-  it('a function of that name is missing', () => {
+  it('a missing function with that name is refused', () => {
     for (const name of ['scripted:nope', 'scripted:', 'scripted:toString', 'scriptedly', 'openai:x']) {
       const { code, message } = refusalOf({ model: name });
       expect(code).toBe('profile_invalid');
@@ -150,7 +158,7 @@ describe('a bad script is refused when the profile is applied, by its path', () 
   });
 });
 
-describe('what the schema allows', () => {
+describe('the schema of a script allows', () => {
   it('every form of a step', () => {
     const script: readonly JsonValue[] = [
       {
@@ -178,7 +186,7 @@ describe('what the schema allows', () => {
     expect(() => model.checkProfile?.({ model: 'scripted', script })).not.toThrow();
   });
 
-  it('a function needs no script', () => {
+  it('a function without a script', () => {
     expect(() => model.checkProfile?.({ model: 'scripted:echo' })).not.toThrow();
   });
 });

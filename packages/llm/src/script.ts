@@ -33,7 +33,7 @@ const callSchema = z
   })
   .superRefine((call, context) => {
     if (call.arguments !== undefined && call.raw !== undefined) {
-      context.addIssue({ code: 'custom', path: ['raw'], message: 'cannot stand beside arguments' });
+      context.addIssue({ code: 'custom', path: ['raw'], message: 'cannot be combined with arguments' });
     }
   });
 
@@ -119,16 +119,16 @@ export const scriptStepSchema = stepShape.superRefine((step, context) => {
     refuse([], 'a step needs calls, say, empty, fail or overflow');
   }
   if (step.empty && (step.calls ?? step.say) !== undefined)
-    refuse(['empty'], 'cannot stand beside calls or say');
-  if (step.fail && step.overflow) refuse(['overflow'], 'cannot stand beside fail');
+    refuse(['empty'], 'cannot be combined with calls or say');
+  if (step.fail && step.overflow) refuse(['overflow'], 'cannot be combined with fail');
   if (step.fail?.times !== undefined && !answers) {
     refuse(
       ['fail', 'times'],
-      'needs an answer beside it, for the attempts after these; without it every attempt fails',
+      'needs an answer as well, for the later attempts; without it every attempt fails',
     );
   }
   for (const key of ['usage', 'finishReason'] as const) {
-    if (step[key] !== undefined && !answers) refuse([key], 'needs an answer beside it');
+    if (step[key] !== undefined && !answers) refuse([key], 'needs an answer as well');
   }
   if (step.forEach !== undefined) {
     if (step.calls === undefined) refuse(['forEach'], 'repeats calls, which are missing');

@@ -22,23 +22,23 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
-describe('the position', () => {
+describe('the position in a script', () => {
   const script = [{ say: 'one' }, { say: 'two' }, { say: 'three' }];
 
-  it('comes from the turn alone: a fresh instance continues at step n', async () => {
+  it('depends only on the turn: a new instance continues at step n', async () => {
     for (const [index, text] of ['one', 'two', 'three'].entries()) {
       await expect(reply(requestOf({ script, step: index + 1 }))).resolves.toMatchObject({ text });
     }
   });
 
-  it('does not move by asking again, in any order', async () => {
+  it('does not change when a step is requested again, in any order', async () => {
     const model = createScriptedModel();
     const texts = [];
     for (const step of [3, 1, 1, 2, 3]) texts.push((await ask(model, requestOf({ script, step }))).text);
     expect(texts).toEqual(['three', 'one', 'one', 'two', 'three']);
   });
 
-  it('beyond the end is a script_mismatch that shows what came', async () => {
+  it('beyond the end is a script_mismatch that shows the request', async () => {
     const failure = await failureOf(requestOf({ script, step: 4 }));
     expect(failure.code).toBe('script_mismatch');
     expect(failure.canRetry).toBe(false);
@@ -55,8 +55,8 @@ describe('the position', () => {
   });
 });
 
-describe('the answer', () => {
-  it('has calls with filled-in arguments, text beside them, ids unique within the turn', async () => {
+describe('a scripted answer', () => {
+  it('has calls with filled-in arguments, text next to them, and ids that are unique within the turn', async () => {
     const script = [
       {
         say: 'Looking into {{instruction/path}}.',
@@ -100,7 +100,7 @@ describe('the answer', () => {
     ]);
   });
 
-  it('for no item is empty, its text too, so that it cannot end the turn', async () => {
+  it('without items is empty, including its text, so that it cannot end the turn', async () => {
     const script = [{ forEach: '{{instruction/folders}}', calls: [{ tool: 'survey' }], say: 'Surveying.' }];
     await expect(reply(requestOf({ script, instruction: { folders: [] } }))).resolves.toMatchObject({
       text: '',
@@ -109,14 +109,14 @@ describe('the answer', () => {
     });
   });
 
-  it('forEach over what is no list is a script_mismatch', async () => {
+  it('with forEach over a value that is not a list is a script_mismatch', async () => {
     const script = [{ forEach: '{{instruction/folders}}', calls: [{ tool: 'survey' }] }];
     const failure = await failureOf(requestOf({ script, instruction: { folders: { a: 1 } } }));
     expect(failure.code).toBe('script_mismatch');
     expect(failure.message).toContain('step 1: {{instruction/folders}}: forEach needs a list');
   });
 
-  it('repeats an element of a list for each item of another', async () => {
+  it('repeats an element of a list for each item of another list', async () => {
     const task = { target_ref: 'expert', instruction: 'Folder {{index}}: {{item/path}}' };
     const script = [
       {
@@ -143,7 +143,7 @@ describe('the answer', () => {
     expect(failure.message).toContain('{{instruction/folders}}: $forEach needs a list, got a number');
   });
 
-  it('can be nonsense: broken arguments, arguments that are no object, nothing at all', async () => {
+  it('can be invalid: broken arguments, arguments that are not an object, or nothing at all', async () => {
     const script = [
       {
         calls: [
@@ -162,7 +162,7 @@ describe('the answer', () => {
     });
   });
 
-  it('has the usage and the finish reason the script names', async () => {
+  it('has the usage and the finish reason that the script names', async () => {
     const script = [{ say: 'half an ans', usage: { inputTokens: 7 }, finishReason: 'length' }];
     await expect(reply(requestOf({ script }))).resolves.toMatchObject({
       usage: { inputTokens: 7, outputTokens: 3 },
@@ -170,7 +170,7 @@ describe('the answer', () => {
     });
   });
 
-  it('fills a missing pointer with nothing: it is a script_mismatch naming it', async () => {
+  it('with a missing pointer is a script_mismatch that names the pointer', async () => {
     const script = [{ calls: [{ tool: 'list_files', arguments: { path: '{{instruction/path}}' } }] }];
     const failure = await failureOf(requestOf({ script, instruction: { folder: 'src' } }));
     expect(failure.code).toBe('script_mismatch');
@@ -188,7 +188,7 @@ describe('expectations', () => {
     userMessage('Two steps are left for this task.'),
   ];
 
-  it('hold against everything new since the last answer', async () => {
+  it('are checked against everything new since the last answer', async () => {
     const script = [
       { expect: { lastRole: 'user', contains: 'Survey' }, say: 'one' },
       { expect: { lastRole: 'user', contains: '"a.ts"', notContains: 'Survey' }, say: 'two' },
@@ -214,7 +214,7 @@ describe('expectations', () => {
     expect(failure.details).toMatchObject({ turnId: TURN_ID, step: 2, role: 'user' });
   });
 
-  it('hold at the first step against all of the turn, inherited context included, but no earlier turn', async () => {
+  it('are checked at the first step against the whole turn, including inherited context, and no earlier turn', async () => {
     const script = [{ expect: { contains: 'a.ts', notContains: 'secret' }, say: 'one' }];
     const inherited = exchange([{ tool: 'list_files', result: { files: ['a.ts'] } }]);
     const request = requestOf({
@@ -250,7 +250,7 @@ describe('results', () => {
     return JSON.parse(call?.arguments ?? '');
   };
 
-  it('are paired by id and come in call order, whatever the order of their messages', async () => {
+  it('are paired by id and are in call order, in any order of their messages', async () => {
     const [answer, first, second] = exchange([
       { tool: 'count', result: 1 },
       { tool: 'count', result: 2 },
@@ -306,7 +306,7 @@ describe('results', () => {
     await expect(outputOf(atFirstStep)).resolves.toEqual({ value: [] });
   });
 
-  it('are not lost behind what others said, nor after answers without calls', async () => {
+  it('are found after messages of others, and after answers without calls', async () => {
     const messages: readonly Message[] = [
       userMessage('go'),
       ...exchange([{ tool: 'count', result: 1 }], 'a'),
@@ -323,7 +323,7 @@ describe('results', () => {
     });
   });
 
-  it('that failed are there as their JSON body, and text stays text', async () => {
+  it('of failed calls have their JSON body, and text stays text', async () => {
     const messages = [
       userMessage('go'),
       ...exchange([
@@ -340,7 +340,7 @@ describe('results', () => {
 });
 
 describe('failures', () => {
-  it('come while the attempt is at most `times`, then the answer', async () => {
+  it('are returned while the attempt is at most `times`, then the answer is returned', async () => {
     const script = [{ fail: { status: 429, retryAfter: 1.5, message: 'slow down', times: 2 }, say: 'done' }];
     for (const attempt of [1, 2]) {
       const failure = await failureOf(requestOf({ script, attempt }));
@@ -351,7 +351,7 @@ describe('failures', () => {
     await expect(reply(requestOf({ script, attempt: 3 }))).resolves.toMatchObject({ text: 'done' });
   });
 
-  it('come once by default, and always where there is no answer', async () => {
+  it('are returned once by default, and always when there is no answer', async () => {
     const once = [{ fail: { status: 503 }, say: 'done' }];
     expect((await failureOf(requestOf({ script: once }))).canRetry).toBe(true);
     await expect(reply(requestOf({ script: once, attempt: 2 }))).resolves.toMatchObject({ text: 'done' });
@@ -368,12 +368,12 @@ describe('failures', () => {
     [500, true],
     [503, true],
     [529, true],
-  ])('HTTP %i can be retried: %s', async (status, canRetry) => {
+  ])('with HTTP %i can be retried: %s', async (status, canRetry) => {
     const failure = await failureOf(requestOf({ script: [{ fail: { status } }] }));
     expect([failure.canRetry, failure.retryAfterMs]).toEqual([canRetry, undefined]);
   });
 
-  it('overflow is a context_overflow at the first attempt, or always where there is no answer', async () => {
+  it('with overflow are a context_overflow at the first attempt, or always when there is no answer', async () => {
     const script = [{ overflow: true, say: 'shorter' }, { overflow: true }];
     const failure = await failureOf(requestOf({ script }));
     expect([failure.code, failure.canRetry]).toEqual(['context_overflow', false]);
@@ -382,8 +382,8 @@ describe('failures', () => {
   });
 });
 
-describe('time', () => {
-  it('an answer comes after its delay', async () => {
+describe('the time of a scripted answer', () => {
+  it('is its delay', async () => {
     vi.useFakeTimers();
     let isAnswered = false;
     const answer = reply(requestOf({ script: [{ say: 'done', delayMs: 100, chunks: 4 }] })).then((value) => {
@@ -399,7 +399,7 @@ describe('time', () => {
     await expect(answer).resolves.toMatchObject({ text: 'done' });
   });
 
-  it('a delay is as many pauses as it has chunks', async () => {
+  it('is divided into as many pauses as it has chunks', async () => {
     // Each pause has its own abort listener.
     const listeners = async (chunks: number): Promise<number> => {
       const { signal } = new AbortController();
@@ -411,7 +411,7 @@ describe('time', () => {
     expect((await listeners(4)) - (await listeners(1))).toBe(3);
   });
 
-  it('an abort during the delay throws its reason at once and leaves no timer and no listener', async () => {
+  it('is cut by an abort, which throws its reason at once and leaves no timer and no listener', async () => {
     vi.useFakeTimers();
     const controller = new AbortController();
     const request = requestOf({ script: [{ say: 'done', delayMs: 60_000, chunks: 3 }] });
@@ -426,7 +426,7 @@ describe('time', () => {
     expect(getEventListeners(controller.signal, 'abort')).toEqual([]);
   });
 
-  it('a finished call leaves no listener on its signal', async () => {
+  it('leaves no listener on the signal after the end', async () => {
     const { signal } = new AbortController();
     const request = requestOf({ script: [{ say: 'done', delayMs: 1, chunks: 2 }] });
     await createScriptedModel().generate(request, { signal });
@@ -434,8 +434,8 @@ describe('time', () => {
   });
 });
 
-describe('functions', () => {
-  it('answer with what they leave out filled in', async () => {
+describe('functions of a scripted model', () => {
+  it('answer with defaults for everything that they leave out', async () => {
     const functions: ScriptedModelOptions['functions'] = {
       text: () => ({ text: 'four' }),
       calls: async (request, { call }) => ({
@@ -470,7 +470,7 @@ describe('functions', () => {
     });
   });
 
-  it('read what scripts read', async () => {
+  it('read the same values as scripts', async () => {
     const functions: ScriptedModelOptions['functions'] = {
       report: (_request, { instruction, results, template }) => ({
         text: JSON.stringify([instruction, results('count'), template({ sum: '{{sum:results/count/*/n}}' })]),
@@ -493,7 +493,7 @@ describe('functions', () => {
     ]);
   });
 
-  it('that are unknown are model_unknown, naming the known ones', async () => {
+  it('that are unknown are model_unknown, with the list of known functions', async () => {
     for (const model of ['scripted:nope', 'scripted:constructor', 'openai:x']) {
       const failure = await failureOf(requestOf({ model }), { functions: { echo: () => ({}) } });
       expect(failure.code).toBe('model_unknown');
@@ -501,14 +501,14 @@ describe('functions', () => {
     }
   });
 
-  it('added after the start are found', async () => {
+  it('that are added after the start are found', async () => {
     const functions: Record<string, () => { text: string }> = {};
     const model = createScriptedModel({ functions });
     functions.late = () => ({ text: 'here' });
     await expect(ask(model, requestOf({ model: 'scripted:late' }))).resolves.toMatchObject({ text: 'here' });
   });
 
-  it('that throw are model_failed with the cause; a ModelError passes as it is', async () => {
+  it('that throw are model_failed with the cause; a ModelError is passed on unchanged', async () => {
     const cause = new Error('no such thing');
     const typed = new ModelError('model_timeout', 'too slow', { canRetry: true });
     const functions: ScriptedModelOptions['functions'] = {
@@ -523,7 +523,7 @@ describe('functions', () => {
     await expect(reply(requestOf({ model: 'scripted:typed' }), { functions })).rejects.toBe(typed);
   });
 
-  it('that never end are left behind by an abort', async () => {
+  it('that never end are left by an abort', async () => {
     const controller = new AbortController();
     const functions: ScriptedModelOptions['functions'] = {
       hangs: () => new Promise(() => undefined),
@@ -647,13 +647,13 @@ describe('a survey of a source tree, every step on a fresh instance', () => {
       },
     });
 
-  it('both scripts are accepted', () => {
+  it('has scripts that are both accepted', () => {
     for (const script of [principalScript, expertScript]) {
       expect(() => createScriptedModel().checkProfile?.({ model: 'scripted', script })).not.toThrow();
     }
   });
 
-  it('delivers true figures, taken from results only', async () => {
+  it('delivers correct numbers, taken only from results', async () => {
     const { deliverable, replies } = await survey(['src', 'lib']);
     expect(replies.map((answer) => answer.toolCalls.length)).toEqual([1, 2, 1]);
     expect(deliverable).toEqual({
@@ -676,7 +676,7 @@ describe('a survey of a source tree, every step on a fresh instance', () => {
     });
   });
 
-  it('delivers zeros for a tree without folders, one reminder later', async () => {
+  it('delivers zeros for a tree without folders, after one reminder', async () => {
     const { deliverable, replies } = await survey([]);
     expect(replies.map((answer) => answer.toolCalls.length)).toEqual([1, 0, 1]);
     expect(deliverable).toMatchObject({ result: { files: 0, lines: 0, longest_functions: [], folders: [] } });

@@ -52,14 +52,14 @@ describe('pointers', () => {
     expect(fill(text)).toEqual(value);
   });
 
-  it('results/<tool> is the last call, results/<tool>/* are all calls in order', () => {
+  it('results/<tool> is the last call, and results/<tool>/* are all calls in order', () => {
     expect(fill('{{results/survey}}')).toEqual(surveys[2]);
     expect(fill('{{results/survey/*}}')).toEqual(surveys);
     expect(fill('{{results/survey/*/lines}}')).toEqual([120, 80, 300]);
     expect(fill('{{results/never_called/*/lines}}')).toEqual([]);
   });
 
-  it('several * yield one flat list, over lists and the values of objects', () => {
+  it('several * give one flat list, over lists and the values of objects', () => {
     expect(fill('{{results/survey/*/longest/*/name}}')).toEqual(['f', 'g', 'h', 'i']);
     expect(fill('{{results/survey/*/tags/*}}')).toEqual(['a', 'b', 'b']);
     expect(fill('{{results/survey/*/tags}}')).toEqual([['a', 'b'], ['b'], []]);
@@ -67,7 +67,7 @@ describe('pointers', () => {
     expect(fill('{{instruction/deep/*/*}}')).toEqual([10, 20, 30]);
   });
 
-  it('an instruction in text that is JSON can be read by path, and stays text without one', () => {
+  it('an instruction that is JSON text can be read by path, and stays text without a path', () => {
     const text: TemplateScope = { ...scope, instruction: '{"folder":"src"}' };
     expect(fillValue('{{instruction/folder}}', text)).toBe('src');
     expect(fillValue('{{instruction}}', text)).toBe('{"folder":"src"}');
@@ -86,11 +86,11 @@ describe('pointers', () => {
       '{{results/survey/*/longest/*/nope}}',
       'results/survey/0/longest/0/nope is missing; there are name, lines',
     ],
-  ])('%s is refused, saying what is missing', (text, why) => {
+  ])('%s is refused, and the error names the missing part', (text, why) => {
     expect(() => fill(text)).toThrow(`${text}: ${why}`);
   });
 
-  it('a turn without instruction, and a place without item, are refused', () => {
+  it('a template is refused in a turn without an instruction, and for an item outside a list', () => {
     expect(() => fillValue('{{instruction}}', { ...scope, instruction: null })).toThrow('this turn has none');
     expect(() => fillValue('{{item}}', { ...scope, item: undefined })).toThrow('only the calls of a forEach');
   });
@@ -127,12 +127,10 @@ describe('helpers', () => {
     expect(fill(text)).toEqual(value);
   });
 
-  it('after(text) takes the rest of the line behind the first occurrence', () => {
+  it('after(text) takes the rest of the line after the first occurrence', () => {
     const asked: TemplateScope = { ...scope, instruction: 'Survey this.\nFolder: src/a \r\nFolder: src/b' };
     expect(fillValue('{{after(Folder: ):instruction}}', asked)).toBe('src/a');
-    expect(() => fillValue('{{after(Path: ):instruction}}', asked)).toThrow(
-      "'Path: ' does not stand in the text",
-    );
+    expect(() => fillValue('{{after(Path: ):instruction}}', asked)).toThrow("'Path: ' is not in the text");
   });
 
   it.each<[string, string]>([
@@ -154,15 +152,15 @@ describe('helpers', () => {
   });
 });
 
-describe('filling in', () => {
-  it('within longer text strings stand as they are and other values as JSON', () => {
+describe('filling in a template', () => {
+  it('keeps strings within longer text unchanged, and writes other values as JSON', () => {
     expect(fill('{{instruction/path}}: {{count:results/survey/*}} of {{instruction/deep}}')).toBe(
       'src: 3 of {"list":[10,20,30]}',
     );
     expect(fillText('{{results/survey/lines}}', scope)).toBe('300');
   });
 
-  it('every string of a value is filled in, keys are not', () => {
+  it('fills in every string of a value, and no keys', () => {
     expect(fillValue({ '{{index}}': ['{{index}}', { at: 'n{{index}}' }], n: 1, none: null }, scope)).toEqual({
       '{{index}}': [4, { at: 'n4' }],
       n: 1,
@@ -170,7 +168,7 @@ describe('filling in', () => {
     });
   });
 
-  it('an exact template yields any JSON value unchanged, and never reads what it filled in as a template', () => {
+  it('returns any JSON value unchanged for an exact template, and never reads filled-in text as a template', () => {
     fc.assert(
       fc.property(fc.jsonValue(), fc.string(), (value, text) => {
         const plain: JsonValue = JSON.parse(JSON.stringify(value));
@@ -181,7 +179,7 @@ describe('filling in', () => {
     );
   });
 
-  it('parsing never throws, whatever the text', () => {
+  it('never throws while parsing, for any text', () => {
     fc.assert(
       fc.property(
         fc.string({

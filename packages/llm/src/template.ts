@@ -186,7 +186,7 @@ const HELPERS: ReadonlyMap<string, Helper> = new Map<string, Helper>([
       apply: (value, argument, refuse) => {
         if (typeof value !== 'string') return refuse(`needs text, got ${shapeOf(value)}`);
         const start = value.indexOf(argument);
-        if (start === -1) return refuse(`'${argument}' does not stand in the text`);
+        if (start === -1) return refuse(`'${argument}' is not in the text`);
         const [line = ''] = value.slice(start + argument.length).split(/\r?\n/, 1);
         return line.trim();
       },

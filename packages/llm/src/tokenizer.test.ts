@@ -39,27 +39,27 @@ describe('counting', () => {
     expect(await countTokens(text, OLD)).toBe(old);
   });
 
-  test('takes control tokens in a text for text, and lone surrogates too', async () => {
+  test('treats control tokens in a text as text, and accepts lone surrogates', async () => {
     expect(await countTokens('<|endoftext|>', NEW)).toBeGreaterThan(1);
     expect(await countTokens('a \ud800 b', NEW)).toBeGreaterThan(1);
   });
 
   test.each([' ', 'a', '\n', '-', 'é', '東', '😀'])(
-    'does not take time with the square of a run of %j, and counts it in slices',
+    'does not take quadratic time for a run of %j, and counts it in slices',
     async (unit) => {
       const once = await countTokens(unit.repeat(512), NEW);
       expect(await countTokens(unit.repeat(512 * 100), NEW)).toBe(once * 100);
     },
   );
 
-  test('slices nothing but such runs', async () => {
+  test('slices only such runs', async () => {
     const text = 'The quick brown fox; '.repeat(1_000);
     const part = await countTokens('The quick brown fox; ', NEW);
     expect(await countTokens(text, NEW)).toBeLessThanOrEqual(part * 1_000);
     expect(await countTokens(`x${text}`, NEW)).toBeGreaterThan(4_000);
   });
 
-  test('answers for each of many texts, in their order, whoever else asks meanwhile', async () => {
+  test('answers for each of many texts, in their order, whatever is counted at the same time', async () => {
     const texts = ['a', 'a b', '', 'a b c'];
     const [many, old] = await Promise.all([countAllTokens(texts, NEW), countAllTokens(texts, OLD)]);
     expect([many, old]).toEqual([
@@ -68,7 +68,7 @@ describe('counting', () => {
     ]);
   });
 
-  test('leaves the loop of the process to others', async () => {
+  test('leaves the event loop free for other work', async () => {
     let turns = 0;
     let isCounted = false;
     const counting = countTokens('The quick brown fox; '.repeat(100_000), NEW).then((tokens) => {

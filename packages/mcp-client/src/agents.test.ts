@@ -20,7 +20,7 @@ import { openStage, type Stage } from './testing/stage.js';
 
 const end = ({ opened }: Stage, turnId: string) => opened.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
 
-test('an agent uses two servers, one of which is killed and started again between two of its steps', async () => {
+test('an agent uses two servers, and one of them is killed and started again between two of its steps', async () => {
   const folder = newFolder();
   const raw = rawServer('plain');
   await using stage = await openStage({ all: everything(), files: filesystem(folder), raw: raw.entry });
@@ -102,7 +102,7 @@ describe('the official servers, killed during a call', () => {
     return notes.slice(notes.findIndex((line) => line.startsWith('call ')));
   };
 
-  test('are started again: the agent is told, its next call works, and no call reaches a server twice', async () => {
+  test('are started again: the agent gets an error, its next call works, and no call reaches a server twice', async () => {
     const folder = newFolder();
     const [pipe, note] = [join(folder, 'pipe'), join(folder, 'note.txt')];
     // Nothing writes to the pipe, so reading it does not end.
@@ -145,7 +145,7 @@ describe('the official servers, killed during a call', () => {
   });
 });
 
-test('a server that cannot be reached does not stop the turn: its agent is told', async () => {
+test('a server that cannot be reached does not stop the turn: its agent gets an error', async () => {
   await using stage = await openStage({ raw: rawServer('exits').entry, good: rawServer('plain').entry });
   await stage.agent([{ tool: 'raw.work' }, { tool: 'raw.unavailable' }, { tool: 'good.work' }]);
   await stage.worker();
@@ -159,7 +159,7 @@ test('a server that cannot be reached does not stop the turn: its agent is told'
   ]);
 });
 
-test('a call that never ends is over at its deadline, and its server is told', async () => {
+test('a call that never ends is ended at its deadline, and its server is notified', async () => {
   const raw = rawServer('never');
   await using stage = await openStage({ raw: { ...raw.entry, timeout_ms: 500 } });
   await stage.agent([{ tool: 'raw.work' }]);
@@ -190,15 +190,9 @@ test('arguments that do not fit never reach the server', async () => {
 describe('a worker that is killed during a call', () => {
   test.each([
     ['a tool that must not run twice', {}, {}, 'outcome_unknown', 1],
-    ['a tool that must not run twice and is gone', {}, { tools: ['safe'] }, 'outcome_unknown', 1],
+    ['a removed tool that must not run twice', {}, { tools: ['safe'] }, 'outcome_unknown', 1],
     ['a tool that may run again', { retry_safe: ['work'] }, {}, undefined, 2],
-    [
-      'a tool that may run again and is gone',
-      { retry_safe: ['work'] },
-      { tools: ['safe'] },
-      'tool_unknown',
-      1,
-    ],
+    ['a removed tool that may run again', { retry_safe: ['work'] }, { tools: ['safe'] }, 'tool_unknown', 1],
     [
       'a tool that may run again, whose server is away',
       { retry_safe: ['work'] },
@@ -206,36 +200,39 @@ describe('a worker that is killed during a call', () => {
       'tool_server_unavailable',
       1,
     ],
-  ])('is followed by one that goes on with the same names: %s', async (_what, rest, later, code, calls) => {
-    const raw = rawServer('gate');
-    const gate = join(newFolder(), 'open');
-    const entry = {
-      ...raw.entry,
-      args: [...raw.entry.args, gate],
-      ...rest,
-    };
-    await using stage = await openStage({ raw: { ...entry, ...later } });
-    await stage.agent([{ tool: 'raw.work', arguments: { n: 1 } }]);
-    const program = new URL('./testing/worker-process.ts', import.meta.url);
-    await using first = spawnNode(program, [stage.database.url, JSON.stringify({ raw: entry })]);
-    await first.line(/^ready/, { deadlineMs: 60_000 });
-    const turn = await stage.launch();
-    await waitFor(() => raw.notes().includes('call work {"n":1}'), { message: 'the call has begun' });
-    const children = raw.pids().filter(isAlive);
-    expect(children).toHaveLength(1);
-    await first.kill('SIGKILL');
-    await waitFor(() => !children.some(isAlive), { message: 'its child has ended with it' });
-    expect(existsSync(gate)).toBe(false);
-    writeFileSync(gate, '');
-    await stage.worker();
-    expect(await end(stage, turn)).toMatchObject({ status: 'success' });
-    const [call] = await stage.callsOf(turn);
-    expect([call?.name, call?.content.error?.code]).toEqual(['raw.work', code]);
-    expect(raw.notes().filter((line) => line.startsWith('call'))).toHaveLength(calls);
-  });
+  ])(
+    'is followed by a worker that continues with the same names: %s',
+    async (_what, rest, later, code, calls) => {
+      const raw = rawServer('gate');
+      const gate = join(newFolder(), 'open');
+      const entry = {
+        ...raw.entry,
+        args: [...raw.entry.args, gate],
+        ...rest,
+      };
+      await using stage = await openStage({ raw: { ...entry, ...later } });
+      await stage.agent([{ tool: 'raw.work', arguments: { n: 1 } }]);
+      const program = new URL('./testing/worker-process.ts', import.meta.url);
+      await using first = spawnNode(program, [stage.database.url, JSON.stringify({ raw: entry })]);
+      await first.line(/^ready/, { deadlineMs: 60_000 });
+      const turn = await stage.launch();
+      await waitFor(() => raw.notes().includes('call work {"n":1}'), { message: 'the call has begun' });
+      const children = raw.pids().filter(isAlive);
+      expect(children).toHaveLength(1);
+      await first.kill('SIGKILL');
+      await waitFor(() => !children.some(isAlive), { message: 'its child has ended with it' });
+      expect(existsSync(gate)).toBe(false);
+      writeFileSync(gate, '');
+      await stage.worker();
+      expect(await end(stage, turn)).toMatchObject({ status: 'success' });
+      const [call] = await stage.callsOf(turn);
+      expect([call?.name, call?.content.error?.code]).toEqual(['raw.work', code]);
+      expect(raw.notes().filter((line) => line.startsWith('call'))).toHaveLength(calls);
+    },
+  );
 });
 
-test('a server that does not end by itself ends with a worker that is killed, and so does what it has started', async () => {
+test('a server that does not end on request ends with a killed worker, together with its child processes', async () => {
   const raw = rawServer('stays');
   await using stage = await openStage({ raw: raw.entry });
   await stage.agent([{ tool: 'raw.work', arguments: { n: 1 } }]);

@@ -22,7 +22,7 @@ function runSuite(scenario: string): Promise<{ readonly code: number | null; rea
 }
 
 test.each(['initialize', 'tools_call', 'sse-retry'])(
-  'scenario %s',
+  'the conformance scenario %s passes',
   { timeout: 120_000 },
   async (scenario) => {
     const { code, output } = await runSuite(scenario);

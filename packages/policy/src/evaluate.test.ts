@@ -33,7 +33,7 @@ it('the file of the description gives its four outcomes', () => {
   );
 });
 
-it('the trace has every rule in the order of the file, and the key that failed', () => {
+it('the trace has every rule in the order of the file, with the key that did not match', () => {
   expect(
     evaluatePolicy(seed, {
       tool: 'agent.handoff',
@@ -62,7 +62,7 @@ it.each([
     'always by rules.1',
   ],
   [
-    'at equal number the stricter wins',
+    'with equal numbers of keys the stricter rule wins',
     rules(
       'condition: {tool_name: a}, permission: ALWAYS',
       'condition: {tool_name: "*"}, permission: REQUIRE_APPROVAL',
@@ -70,7 +70,7 @@ it.each([
     'require_approval by rules.1',
   ],
   [
-    'of equal rules the first answers',
+    'of equal rules the first rule answers',
     rules('condition: {tool_name: a}, permission: ALWAYS', 'condition: {tool_name: "?"}, permission: ALWAYS'),
     'always by rules.0',
   ],
@@ -93,12 +93,12 @@ it.each([
     'always by rules.0',
   ],
   [
-    'an entry of tools answers where no rule does',
+    'an entry of tools answers when no rule does',
     `tools: {a: {permission: ALWAYS}}\n${rules('condition: {tool_name: b}, permission: NEVER')}`,
     'always by tools.a',
   ],
   [
-    'without a match an approval is needed',
+    'without a match an approval is required',
     rules('condition: {tool_name: b}, permission: ALWAYS'),
     'require_approval by default',
   ],
@@ -107,11 +107,11 @@ it.each([
     rules('condition: {}, permission: ALWAYS', 'condition: {context: {args: {}}}, permission: ALWAYS'),
     'require_approval by default',
   ],
-])('%s', (_title, text, expected) => {
+])('the decision: %s', (_title, text, expected) => {
   expect(decide(text, 'a')).toBe(expected);
 });
 
-it('a rule without keys counts for handoffs, as an entry of tools does: the stricter wins', () => {
+it('a rule without keys counts for handoffs, like an entry of tools: the stricter wins', () => {
   const text = (inTools: string, inRules: string): string =>
     `tools: {handoff: {permission: ${inTools}}}\n${rules(`condition: {}, permission: ${inRules}`)}`;
   expect(decide(text('ALWAYS', 'REQUIRE_APPROVAL'), 'handoff')).toBe('require_approval by rules.0');
@@ -169,7 +169,7 @@ it.each<[condition: string, args: unknown, matches: boolean]>([
   ['{a.b: 1}', { a: { b: 1 } }, false],
   ['{a: 1}', undefined, false],
   ['{a: 1}', 'a', false],
-])('arguments %s and %j: %j', (condition, args, matches) => {
+])('arguments %s match %j: %j', (condition, args, matches) => {
   const text = rules(`condition: {tool_name: t, context: {args: ${condition}}}, permission: ALWAYS`);
   expect(decide(text, 't', { args })).toBe(matches ? 'always by rules.0' : 'require_approval by default');
 });
@@ -216,7 +216,7 @@ it('a NEVER entry of tools holds for both names of the tool', () => {
       expect(decide(`tools: {${name}: {permission: never}}`, tool)).toBe('never by tools.handoff');
 });
 
-it('a platform that is left out is the native one; a word that is none fits no condition', () => {
+it('an omitted platform is the native platform; a word that is not a platform matches no condition', () => {
   const text = rules(
     'condition: {context: {platform: native}}, permission: NEVER',
     'condition: {context: {platform: "*"}}, permission: ALWAYS',
@@ -226,7 +226,7 @@ it('a platform that is left out is the native one; a word that is none fits no c
   expect(decide(text, 'handoff', { platform: 'gemini' })).toBe('require_approval by default');
 });
 
-it('a glob restricts by every name of a platform or of handoffs, and allows by the first one only', () => {
+it('a glob restricts by every name of a platform or of handoffs, and allows only by the first name', () => {
   const on = (condition: string, permission: string): string =>
     rules(`condition: ${condition}, permission: ${permission}`);
   const anthropic = { platform: 'anthropic' };
@@ -244,13 +244,13 @@ it('a glob restricts by every name of a platform or of handoffs, and allows by t
   expect(decide(on('{tool_name: "a*"}', 'NEVER'), 'handoff')).toBe('never by rules.0');
 });
 
-it('names are one in both Unicode forms, and case counts', () => {
+it('both Unicode forms of a name are equal, and the case counts', () => {
   const text = rules('condition: {context: {target_agent: "caf\u00e9-*"}}, permission: NEVER');
   expect(decide(text, 'handoff', { target_agent: 'cafe\u0301-1' })).toBe('never by rules.0');
   expect(decide(text, 'handoff', { target_agent: 'CAF\u00c9-1' })).toBe('require_approval by default');
 });
 
-it('a policy names a tool by an entry or by a rule with tool_name, not by other rules', () => {
+it('a policy names a tool by an entry or by a rule with tool_name, and not by other rules', () => {
   const policy = parsePolicy(
     `tools: {a: {permission: ALWAYS}}\n${rules('condition: {tool_name: "shell.*"}, permission: NEVER', 'condition: {environment: "*"}, permission: NEVER', 'condition: {}, permission: NEVER')}`,
   );
@@ -261,7 +261,7 @@ it('a policy names a tool by an entry or by a rule with tool_name, not by other 
   expect(namesTool(seed, 'handoff') && namesTool(seed, 'agent.handoff')).toBe(true);
 });
 
-it('tools with the names of members of every object are tools', () => {
+it('tools with the names of inherited object members are ordinary tools', () => {
   expect(decide('tools: {}', 'constructor')).toBe('require_approval by default');
   expect(
     decide('tools: {constructor: {permission: NEVER}, __proto__: {permission: NEVER}}', '__proto__'),
@@ -271,7 +271,7 @@ it('tools with the names of members of every object are tools', () => {
   );
 });
 
-it('the worked decisions of docs/reference/policy.md are what the policy of the page decides', () => {
+it('the policy of docs/reference/policy.md makes the decisions that the page shows', () => {
   const page = readFileSync(new URL('../../../docs/reference/policy.md', import.meta.url), 'utf8');
   const text = /```yaml\n([\s\S]+?)```/.exec(page)?.[1] ?? '';
   const rows = [...page.matchAll(/^\| `(\w+)` \| `([\w.]+)` \| (.*) \| `(\w+)` by `([\w.]+)` \|/gm)];

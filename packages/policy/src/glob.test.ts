@@ -48,7 +48,7 @@ it.each([
   ['(a|b)', 'a', false],
   ['caf\u00e9-*', 'cafe\u0301-1', true],
   ['cafe\u0301-*', 'caf\u00e9-1', true],
-])('%j against %j: %j', (pattern, text, expected) => {
+])('the glob %j against %j gives %j', (pattern, text, expected) => {
   expect(matchesGlob(pattern, text)).toBe(expected);
 });
 
@@ -56,7 +56,7 @@ const word = fc
   .array(fc.constantFrom(...'ab*?[]!-^\\/\n.]'), { maxLength: 12 })
   .map((characters) => characters.join(''));
 
-it('agrees with a matcher that tries every way', () => {
+it('a glob agrees with a matcher that tries every way', () => {
   const text = fc.array(fc.constantFrom(...'ab!-^\\/\n.]['), { maxLength: 8 }).map((all) => all.join(''));
   let matched = 0;
   fc.assert(
@@ -70,7 +70,7 @@ it('agrees with a matcher that tries every way', () => {
   expect(matched).toBeGreaterThan(numRuns / 20);
 });
 
-it('finds a pattern in what was made from it', () => {
+it('a glob matches the texts that were made from it', () => {
   const part = fc.oneof(
     fc.constantFrom('a', 'b', '/').map((one) => ({ pattern: one, text: one })),
     fc.string({ maxLength: 5 }).map((run) => ({ pattern: '*', text: run })),
@@ -86,7 +86,7 @@ it('finds a pattern in what was made from it', () => {
   );
 });
 
-it('takes no longer than text times pattern, where a regular expression would never end', () => {
+it('matching takes at most text times pattern, where a regular expression would never end', () => {
   expect(matchesGlob(`${'a*'.repeat(100)}b`, 'a'.repeat(20_000))).toBe(false);
   expect(matchesGlob(`${'*a'.repeat(100)}*`, 'a'.repeat(20_000))).toBe(true);
 });

@@ -11,7 +11,7 @@ const version = (text: string): string => parsePolicy(text).version;
 /** One rule with this condition, in YAML's flow style. */
 const rule = (condition: string): string => `rules:\n  - permission: NEVER\n    condition: ${condition}\n`;
 
-it('reads the file of the description as it is', () => {
+it('the file of the description is read unchanged', () => {
   const policy = parsePolicy(SEED_POLICY);
   expect(policy).toMatchObject({
     text: SEED_POLICY,
@@ -52,7 +52,7 @@ it('a policy cannot be changed', () => {
 
 it.each<[string, string | Uint8Array, string[]]>([
   ['an empty file', '', ['f:1:1 policy: is empty; write tools, rules or both']],
-  ['a file with a comment alone', '# later\n', ['f:1:1 policy: is empty; write tools, rules or both']],
+  ['a file with only a comment', '# later\n', ['f:1:1 policy: is empty; write tools, rules or both']],
   ['a list', '- a\n', ['f:1:1 policy: must be an object, not a list']],
   ['two documents', 'tools: {}\n---\nrules: []\n', ['f:2:1 policy: has more than one document']],
   ['a tab', 'tools:\n\thandoff: {}\n', ['f:2:1 policy: Tabs are not allowed as indentation']],
@@ -66,7 +66,7 @@ it.each<[string, string | Uint8Array, string[]]>([
   ['a merge key', '<<: {}\n', ['f:1:1 policy: unknown key "<<"; known here are tools, rules']],
   ['an alias', 'tools: &a {}\nrules: *a\n', ['f:2:8 rules: is an alias; write the value itself']],
   ['tools without entries', 'tools:\n', ['f:1:7 tools: must be an object, not null']],
-  ['rules that are no list', 'rules: {}\n', ['f:1:8 rules: must be a list, not an object']],
+  ['rules that are not a list', 'rules: {}\n', ['f:1:8 rules: must be a list, not an object']],
   ['a key given twice', 'tools: {}\nrules: []\ntools: {}\n', ['f:3:1 tools: is given twice']],
   [
     'a tool given twice',
@@ -108,7 +108,7 @@ it.each<[string, string | Uint8Array, string[]]>([
     ],
   ],
   [
-    'a permission that is no word',
+    'a permission that is not a word',
     'rules:\n  - {condition: {}, permission: true}\n',
     ['f:2:33 rules.0.permission: must be a string, not true'],
   ],
@@ -175,12 +175,12 @@ it.each<[string, string | Uint8Array, string[]]>([
     ['f:3:37 rules.0.condition.context.args.a: must not be empty'],
   ],
   [
-    'a limit that is no number',
+    'a limit that is not a number',
     rule('{context: {args: {a: {less_than: "5"}}}}'),
     ['f:3:49 rules.0.condition.context.args.a.less_than: must be a finite number, not a string'],
   ],
   [
-    'a limit beside other keys',
+    'a limit together with other keys',
     rule('{context: {args: {a: {less_than: 5, equals: 4}}}}'),
     [
       'f:3:37 rules.0.condition.context.args.a: must have less_than and greater_than only, or names of arguments only',
@@ -198,16 +198,16 @@ it.each<[string, string | Uint8Array, string[]]>([
     rule(`{context: {args: ${'{a: '.repeat(60)}1${'}'.repeat(60)}}}`),
     [`f:3:${33 + 4 * 49} rules.0.condition.context.args${'.a'.repeat(49)}: is nested deeper than 50 levels`],
   ],
-])('%s is refused where it is', (_title, text, lines) => {
+])('%s is refused with its place', (_title, text, lines) => {
   expect(linesOf(text)).toEqual(lines);
 });
 
-it('what is nested beyond any stack is refused, and not thrown', () => {
+it('nesting that is too deep for a stack is refused with an error', () => {
   for (const text of ['[', '{a: ', '{a: ['].map((one) => one.repeat(20_000)))
     expect(linesOf(text)[0]).toMatch(/^f:\d+:\d+ policy: is nested too deeply$/);
 });
 
-it('all that is wrong is thrown at once, in the message and as data', () => {
+it('all findings are thrown at once, in the message and as data', () => {
   const text =
     'tools:\n  a: {permission: NEVR}\nrules:\n  - condition: {environment: 5, tools: x}\nmore: 1\n';
   let thrown: unknown;
@@ -264,7 +264,7 @@ tools:
   expect(version(before.replaceAll('\n', '\r\n'))).toBe(version(before));
 });
 
-it('a byte order mark is no part of the text', () => {
+it('a byte order mark is not part of the text', () => {
   expect(parsePolicy('\ufefftools: {}').text).toBe('tools: {}');
   expect(linesOf('\ufeffrule: []')).toEqual([expect.stringMatching(/^f:1:1 policy: /)]);
 });
@@ -274,7 +274,7 @@ it('the order of rules changes the version, since answers name rules by their pl
   expect(version(`rules: [${a}, ${b}]`)).not.toBe(version(`rules: [${b}, ${a}]`));
 });
 
-it('arguments with dots in their names are not those of nested ones', () => {
+it('arguments with dots in their names differ from nested arguments', () => {
   expect(version(rule('{context: {args: {a.b: 1}}}'))).not.toBe(
     version(rule('{context: {args: {a: {b: 1}}}}')),
   );

@@ -69,7 +69,7 @@ const codeOf = (options: PermissionEvaluatorOptions): string | undefined => {
   return undefined;
 };
 
-it('a policy that is broken, missing or given twice stops the start of a program', () => {
+it('a broken, missing or duplicate policy prevents the start of a program', () => {
   expect(codeOf({ file: join(folder, 'none.yaml') })).toBe('bad_config');
   expect(codeOf({ file: folder })).toBe('bad_config');
   expect(codeOf({})).toBe('bad_config');
@@ -82,7 +82,7 @@ it('a policy that is broken, missing or given twice stops the start of a program
   expect(codeOf({ text: ALWAYS })).toBeUndefined();
 });
 
-it('file and environment are those of the process where none are given; without any it is production', () => {
+it('file and environment default to those of the process, and without any the environment is production', () => {
   const text = 'rules: [{condition: {environment: production}, permission: NEVER}]';
   const answer = (options: PermissionEvaluatorOptions): string =>
     new PermissionEvaluator(options).evaluate({ tool: 'handoff' }).level;
@@ -99,7 +99,7 @@ it('file and environment are those of the process where none are given; without 
   expect(answer({ text: 'rules: [{condition: {}, permission: ALWAYS}]' })).toBe('always');
 });
 
-it('answers by the file of the description, and says what is recorded', () => {
+it('the evaluator answers by the file of the description, and returns the values to record', () => {
   const evaluator = new PermissionEvaluator({ text: SEED_POLICY, environment: 'development' });
   const answer = evaluator.evaluate({ tool: 'handoff', context: { target_agent: 'external-a' } });
   expect(answer).toMatchObject({
@@ -111,7 +111,7 @@ it('answers by the file of the description, and says what is recorded', () => {
   expect(evaluator.problem).toBeUndefined();
 });
 
-it('a file that is written in place is used at the latest 5 s later', () => {
+it('a file that is written in place is used after at most 5 s', () => {
   const { level, after } = watch();
   expect(level()).toBe('always');
   writeFileSync(file, NEVER);
@@ -120,7 +120,7 @@ it('a file that is written in place is used at the latest 5 s later', () => {
   expect(after(5_000)).toBe('always');
 });
 
-it('a file that is replaced by a rename is used, also with the size and time of the old one', () => {
+it('a file that is replaced by a rename is used, also with the size and time of the old file', () => {
   const { after } = watch();
   const [a, b] = [saying('ALWAYS'), saying('never ')];
   expect(a.length).toBe(b.length);
@@ -134,14 +134,14 @@ it('a file that is replaced by a rename is used, also with the size and time of 
   expect(after(5_000)).toBe('never');
 });
 
-it('a change within the same tick and with the same size is seen', () => {
+it('a change within the same clock tick and with the same size is noticed', () => {
   writeFileSync(file, saying('ALWAYS'));
   const { after } = watch();
   writeFileSync(file, saying('never '));
   expect(after(5_000)).toBe('never');
 });
 
-it('the file is looked at once a second at most', () => {
+it('the file is checked at most once a second', () => {
   setAge(60);
   const { after } = watch();
   expect(after(500)).toBe('always');
@@ -151,7 +151,7 @@ it('the file is looked at once a second at most', () => {
   expect(after(1)).toBe('never');
 });
 
-it('a file that is being written is not used before it is left alone', () => {
+it('a file that is being written is not used until the writing has stopped', () => {
   writeFileSync(file, 'rules:\n  - {condition: {tool_name: deploy}, permission: NEVER}\n');
   const { after, problems } = watch();
   expect(after(3_000)).toBe('never');
@@ -169,7 +169,7 @@ it('a file that is being written is not used before it is left alone', () => {
   expect(problems).toEqual([]);
 });
 
-it('a file with a time in the future is used after two looks, or at the first one after a pause', () => {
+it('a file with a time in the future is used after two checks, or at the first check after a pause', () => {
   const { after } = watch();
   expect(after(3_000)).toBe('always');
   writeFileSync(file, NEVER);
@@ -181,7 +181,7 @@ it('a file with a time in the future is used after two looks, or at the first on
   expect(after(4_000)).toBe('always');
 });
 
-it('a broken file keeps the last good policy, and each broken version is told once', () => {
+it('a broken file keeps the last good policy, and each broken version is reported once', () => {
   const { evaluator, problems, after } = watch();
   writeFileSync(file, 'tools: {deploy: {permission: NEVR}}\n');
   expect(after(5_000)).toBe('always');
@@ -205,7 +205,7 @@ it('a broken file keeps the last good policy, and each broken version is told on
   expect(problems).toHaveLength(3);
 });
 
-it('a file that is removed keeps the last good policy, is told once, and is used when it is back', () => {
+it('a removed file keeps the last good policy, is reported once, and is used when it is back', () => {
   const { evaluator, problems, after } = watch();
   rmSync(file);
   expect(after(1_000)).toBe('always');
@@ -221,7 +221,7 @@ it('a file that is removed keeps the last good policy, is told once, and is used
   expect(evaluator.problem).toBeUndefined();
 });
 
-it('a problem is readable without a call to decide', () => {
+it('a problem can be read without a decision', () => {
   const { evaluator, problems, pass } = watch();
   expect(evaluator.problem).toBeUndefined();
   rmSync(file);
@@ -230,7 +230,7 @@ it('a problem is readable without a call to decide', () => {
   expect(problems).toEqual([evaluator.problem]);
 });
 
-it('a changed comment is recorded as text and keeps the version', () => {
+it('a changed comment changes the recorded text and keeps the version', () => {
   const { evaluator, after } = watch();
   const { version } = evaluator.policy;
   writeFileSync(file, `# Reviewed.\n${ALWAYS}`);

@@ -58,7 +58,7 @@ beforeAll(async () => {
 });
 afterAll(() => h[Symbol.asyncDispose]());
 
-test('nothing is registered while no worker is live', async () => {
+test('no tool is listed while no worker lives', async () => {
   expect(await h.runtime.listTools()).toEqual({
     tools: [],
     next_cursor: null,
@@ -68,7 +68,7 @@ test('nothing is registered while no worker is live', async () => {
   expect(await h.runtime.listPrimitives({ text: 'fork' })).toMatchObject({ primitives: [], live_workers: 0 });
 });
 
-describe('runs and turns', () => {
+describe('runs and turns in lists', () => {
   beforeAll(async () => {
     const worker = await h.worker();
     await untilEnded(4);
@@ -81,7 +81,7 @@ describe('runs and turns', () => {
   const runsOf = async (options: object = {}) =>
     (await h.runtime.listRuns(options)).runs.map((run) => run.root_turn_id);
 
-  test('are listed newest first with what they are, and page by page', async () => {
+  test('are ordered newest first with their details, page by page', async () => {
     const [one, two] = many.turn_ids;
     expect(await turnsOf()).toEqual([two, one, broken.turn_id, second.turn_id, first.turn_id]);
     expect(await runsOf()).toEqual([one, broken.turn_id, second.turn_id, first.turn_id]);
@@ -110,7 +110,7 @@ describe('runs and turns', () => {
     expect([pages, cursor]).toEqual([await turnsOf(), undefined]);
   });
 
-  test('are narrowed by status, profile, agent, channel and time', async () => {
+  test('are filtered by status, profile, agent, channel and time', async () => {
     const [one, two] = many.turn_ids;
     expect(await turnsOf({ status: 'failed' })).toEqual([broken.turn_id]);
     expect(await turnsOf({ status: ['failed', 'queued'] })).toEqual([two, broken.turn_id]);
@@ -127,7 +127,7 @@ describe('runs and turns', () => {
     expect(await turnsOf({ profile: 'quick', status: 'failed' })).toEqual([]);
   });
 
-  test('are found by their instruction, whose words a search writes and no turn does', async () => {
+  test('are found by their instruction; the searched words are written by a search and not by a turn', async () => {
     expect(await wordRows()).toEqual([]);
     expect(await h.runtime.listTurns({ text: ' GRÖSSE der' })).toMatchObject({
       turns: [{ turn_id: first.turn_id }],
@@ -165,7 +165,7 @@ describe('runs and turns', () => {
     await checkInvariants(h.database.pool, { isSettled: false });
   });
 
-  test('of a transaction that was open during a search are found by the next', async () => {
+  test('that were written by a transaction open during a search are found by the next search', async () => {
     const client = await h.database.pool.connect();
     try {
       await client.query('begin');
@@ -195,7 +195,7 @@ describe('runs and turns', () => {
     }
   });
 
-  test('without pg_trgm, and for a text too short for it, the newest are looked through, and the answer says so', async () => {
+  test('are searched among the newest without pg_trgm and for short texts, and the answer says so', async () => {
     expect(await h.runtime.listTurns({ text: 'da' })).toMatchObject({
       turns: [{ turn_id: first.turn_id }],
       search: { by: 'scan' },
@@ -212,7 +212,7 @@ describe('runs and turns', () => {
     await h.rows(index?.text ?? '');
   });
 
-  test('that were erased are not found by their words, nor are those that a purge removed', async () => {
+  test('are not found by erased words, and not after a purge has removed them', async () => {
     const [card] = await h.rows<{ id: never }>(
       `select c.id from boxcar.turns t join boxcar.boxes b on b.id = t.context_box_id join boxcar.cards c on c.id = any (b.card_ids)
        where t.id = $1 and c.type = 'task.instruction'`,
@@ -238,7 +238,7 @@ describe('runs and turns', () => {
     await checkInvariants(h.database.pool, { isSettled: false });
   });
 
-  test('are refused with all that is wrong, and an unknown project, profile or agent as everywhere', async () => {
+  test('are refused with all findings at once; an unknown project, profile or agent is refused as in other calls', async () => {
     const list = (options: object) => refusalOf(h.runtime.listTurns(options as never));
     expect(await list({ limit: 0, status: 'done', sinse: 'x', text: ' ' })).toMatch(
       /^bad_request: (?=.*limit: )(?=.*status: )(?=.*sinse)(?=.*text: )/s,
@@ -287,7 +287,7 @@ describe('runs and turns', () => {
   };
 
   test.each(LISTS.flatMap((list) => TAKEN[list].map((field) => [list, field] as const)))(
-    'are refused what no row can hold: %s, %s',
+    'are refused for a value that no row can have: %s, %s',
     async (list, field) => {
       for (const value of ['a\0b', '\0', 'a\ud800b'])
         expect(await refusalOf(h.runtime[list]({ [field]: value }))).toMatch(
@@ -297,7 +297,7 @@ describe('runs and turns', () => {
   );
 
   test.each(LISTS.filter((list) => list !== 'listTools'))(
-    'are refused a time that Postgres does not know: %s',
+    'are refused for a time that Postgres does not know: %s',
     async (list) => {
       for (const since of [
         '0000-01-01T00:00Z',
@@ -316,7 +316,7 @@ describe('runs and turns', () => {
     },
   );
 
-  test('cost a constant number of statements', async () => {
+  test('take a constant number of statements', async () => {
     const cost = async (work: () => Promise<unknown>) => (await statementsOf(h.database, work)).length;
     const all = { profile: 'quick', agent: 'operator' };
     // Five statements: the project; begin, a setting, the page, commit.
@@ -329,7 +329,7 @@ describe('runs and turns', () => {
   });
 });
 
-test('agents and boxes are listed with whose they are', async () => {
+test('agents and boxes are listed with their owners', async () => {
   const { agents } = await h.runtime.listAgents({ profile: 'parked' });
   expect(agents).toMatchObject([{ profile: 'parked', profile_version: 1, owner: 'operator' }]);
   const agent = agents[0]?.name ?? '';
@@ -342,7 +342,7 @@ test('agents and boxes are listed with whose they are', async () => {
   expect((await h.runtime.listBoxes({ text: 'notes', limit: 1 })).boxes).toMatchObject([{ name: 'Notes-1' }]);
 });
 
-test('what live workers have registered is listed with them', async () => {
+test('the lists contain the tools and primitives that live workers have registered', async () => {
   h.runtime.registerTool({ name: 'look.up', description: 'x', input: z.object({}), run: () => 1 });
   await h.worker({ targets: ['', 'gpu'] });
   await h.rows(

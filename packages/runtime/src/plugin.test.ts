@@ -24,7 +24,7 @@ test.each([
   ['top.mjs', 'const a = 1;\n\nnull.x;\nexport default () => a;\n', /top\.mjs:3:6: Cannot read/],
   ['none.mjs', 'export const a = 1;\n', /none\.mjs: its default export is not a function\. /],
   ['none.cjs', 'exports.default = { default: 1 };\n', /none\.cjs: its default export is not a function\. /],
-])('what goes wrong in %s is said with its line, where there is one', async (name, code, words) => {
+])('an error in %s is reported with its line, if there is a line', async (name, code, words) => {
   await expect(load(code, name)).rejects.toMatchObject({
     code: 'plugin_failed',
     message: expect.stringMatching(words),
@@ -60,32 +60,35 @@ test.each([
     'The module of the plugin has not ended after 10 s; waiting for it.',
     'await new Promise(globalThis.begun);\nexport default () => undefined;\n',
   ],
-])('a plugin that does not end is named after 10 s, and waited for: %s', async (name, message, code) => {
-  const file = join(folder, name);
-  writeFileSync(file, code);
-  vi.useFakeTimers();
-  try {
-    const log = vi.fn();
-    let end: () => void = () => undefined;
-    let loading: Promise<void> | undefined;
-    await new Promise<void>((settle) => {
-      const begun = (done: () => void) => {
-        end = done;
-        settle();
-      };
-      vi.stubGlobal('begun', begun);
-      loading = loadPlugins({ begun, log } as unknown as Runtime, [file]);
-    });
-    vi.advanceTimersByTime(9_999);
-    expect(log).not.toHaveBeenCalled();
-    vi.advanceTimersByTime(1);
-    expect(log).toHaveBeenCalledExactlyOnceWith('warn', 'plugin.slow', { path: file, message });
-    end();
-    await loading;
-    vi.advanceTimersByTime(20_000);
-    expect(log).toHaveBeenCalledTimes(1);
-  } finally {
-    vi.useRealTimers();
-    vi.unstubAllGlobals();
-  }
-});
+])(
+  'a plugin that does not finish loading is named after 10 s, and is waited for: %s',
+  async (name, message, code) => {
+    const file = join(folder, name);
+    writeFileSync(file, code);
+    vi.useFakeTimers();
+    try {
+      const log = vi.fn();
+      let end: () => void = () => undefined;
+      let loading: Promise<void> | undefined;
+      await new Promise<void>((settle) => {
+        const begun = (done: () => void) => {
+          end = done;
+          settle();
+        };
+        vi.stubGlobal('begun', begun);
+        loading = loadPlugins({ begun, log } as unknown as Runtime, [file]);
+      });
+      vi.advanceTimersByTime(9_999);
+      expect(log).not.toHaveBeenCalled();
+      vi.advanceTimersByTime(1);
+      expect(log).toHaveBeenCalledExactlyOnceWith('warn', 'plugin.slow', { path: file, message });
+      end();
+      await loading;
+      vi.advanceTimersByTime(20_000);
+      expect(log).toHaveBeenCalledTimes(1);
+    } finally {
+      vi.useRealTimers();
+      vi.unstubAllGlobals();
+    }
+  },
+);

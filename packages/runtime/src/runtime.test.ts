@@ -14,7 +14,7 @@ import { createWorker } from './worker/worker.js';
 
 const ID = '00000000-0000-7000-8000-000000000000';
 
-it('says that it is closed to a program that goes on with it', async () => {
+it('a closed runtime tells a program that continues to use it that it is closed', async () => {
   await using database = await testDatabase();
   const opened = openRuntime({ databaseUrl: database.url, model: createModelRouter() });
   const { runtime } = opened;
@@ -44,7 +44,7 @@ it('says that it is closed to a program that goes on with it', async () => {
 });
 
 it.each(queueBackends())(
-  'opens no door and no worker while it closes, and is closed once, with queues on %s',
+  'opens no door and no worker while it closes, and closes only once, with queues on %s',
   async (kind) => {
     await using backend = await testBackend(kind);
     const log: string[] = [];
@@ -86,7 +86,7 @@ it.each(queueBackends())(
   },
 );
 
-it('closes its doors with itself: they take no job that they could not answer', async () => {
+it('closes its doors with itself, so they take no job that they could not answer', async () => {
   await using backend = await testBackend('postgres');
   const model = createModelRouter();
   const opened = openRuntime({ databaseUrl: backend.database.url, model });
@@ -112,7 +112,7 @@ it('closes its doors with itself: they take no job that they could not answer', 
   await queues.close();
 });
 
-it('waits no second time for a door that a program has closed, however long its job takes', async () => {
+it('does not wait a second time for a door that a program has closed, however long its job takes', async () => {
   await using backend = await testBackend('postgres');
   const opened = openRuntime({ databaseUrl: backend.database.url, model: createModelRouter() });
   let letGo = (): void => undefined;
@@ -142,7 +142,7 @@ it('waits no second time for a door that a program has closed, however long its 
   await queues.close();
 });
 
-it('types an answer as the caller says, by default as JSON', () => {
+it('types an answer as the caller asks, by default as JSON', () => {
   interface Receipt {
     readonly turn_id: TurnId;
   }

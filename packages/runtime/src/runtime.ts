@@ -781,7 +781,7 @@ export class Runtime implements RuntimeCore {
       }
     };
     for (const stop of this.#stopWatching) stop();
-    await Promise.all([...this.#beforeClose].map((work) => attempt('what serves handoffs', work())));
+    await Promise.all([...this.#beforeClose].map((work) => attempt('the services for handoffs', work())));
     await attempt('rings and promotions in progress', this.#announcer.settled());
     this.#isClosed = true;
     await Promise.all([

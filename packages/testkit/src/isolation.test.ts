@@ -24,12 +24,12 @@ test.each(['new', 'used again'])('a database has the isolation level of the run:
   expect(await levelsOf(database)).toEqual([{ of_sessions: LEVEL, of_statements: LEVEL }]);
 });
 
-test('a database that is empty or a copy has it too', async () => {
+test('an empty or copied database has it, too', async () => {
   await using empty = await testDatabase({ empty: true });
   expect(await levelsOf(empty)).toEqual([{ of_sessions: LEVEL, of_statements: LEVEL }]);
 });
 
-test('the connections of a pool leave the level to the server, and its statements run as read committed', async () => {
+test('the connections of a pool leave the level to the server, and their statements run as read committed', async () => {
   await using database = await testDatabase();
   const { rows } = await database.pool.query<{ of_sessions: string; of_statements: string }>(LEVELS);
   expect(rows).toEqual([{ of_sessions: LEVEL, of_statements: 'read committed' }]);

@@ -36,7 +36,7 @@ describe('statementProxy', () => {
   it.each([
     ['before', [1]],
     ['after', [1, 2]],
-  ] as const)('cuts %s a statement of many sent together', async (when, left) => {
+  ] as const)('cuts %s one of many statements that are sent together', async (when, left) => {
     await using database = await testDatabase({ empty: true });
     await database.pool.query('create table written (n int)');
     await using proxy = await statementProxy(database.url, { at: 2, when, scope: 'connection' });
@@ -55,7 +55,7 @@ describe('statementProxy', () => {
     await next.end();
   });
 
-  it('a transaction whose commit was executed is committed, one whose commit was not is gone', async () => {
+  it('lets a transaction whose commit was executed be committed, and a transaction whose commit was not executed be gone', async () => {
     for (const when of ['before', 'after'] as const) {
       await using database = await testDatabase({ empty: true });
       await database.pool.query('create table written (n int)');
@@ -78,7 +78,7 @@ describe('statementProxy', () => {
     }
   });
 
-  it('a process that is cut off stays cut off', async () => {
+  it('keeps a process cut off after a cut', async () => {
     await using database = await testDatabase({ empty: true });
     await using proxy = await statementProxy(database.url, { at: 1, when: 'after', scope: 'process' });
     const [first, second] = [await connect(proxy.url), await connect(proxy.url)];
@@ -87,7 +87,7 @@ describe('statementProxy', () => {
     await expect(connect(proxy.url)).rejects.toThrow();
   });
 
-  it('strikes again when it is armed anew, and tells what stood before each statement', async () => {
+  it('strikes again when it is armed again, and reports the statements before each statement', async () => {
     await using database = await testDatabase({ empty: true });
     await database.pool.query('create table written (n int)');
     await using proxy = await statementProxy(database.url, { at: 1, when: 'before', scope: 'process' });
@@ -104,7 +104,7 @@ describe('statementProxy', () => {
     expect(await numbers(database.pool)).toEqual([2, 3]);
   });
 
-  it('strikes a text where it stands behind another one', async () => {
+  it('strikes a statement that follows another given statement', async () => {
     await using database = await testDatabase({ empty: true });
     await database.pool.query('create table written (n int)');
     await using proxy = await statementProxy(database.url, {
@@ -135,7 +135,7 @@ describe('statementProxy', () => {
     ).rowCount ?? 0;
 
   it.each(['before', 'after'] as const)(
-    'falls silent %s a statement: the transaction keeps its locks until the process wakes, and is committed then',
+    'falls silent %s a statement: the transaction keeps its locks until the process wakes, and is then committed',
     async (when) => {
       await using database = await testDatabase({ empty: true });
       await database.pool.query('create table written (n int)');
@@ -168,7 +168,7 @@ describe('statementProxy', () => {
   );
 
   it.each(['before', 'after'] as const)(
-    'a process that fell silent %s a statement can be woken at once, and nothing is lost',
+    'wakes a process that fell silent %s a statement at once, and nothing is lost',
     async (when) => {
       await using database = await testDatabase({ empty: true });
       await database.pool.query('create table written (n int)');
@@ -192,7 +192,7 @@ describe('statementProxy', () => {
     },
   );
 
-  it('one connection falls silent, and the others of its process continue', async () => {
+  it('silences one connection, and the others of its process continue', async () => {
     await using database = await testDatabase({ empty: true });
     await database.pool.query('create table written (n int)');
     const at = { text: 'insert into written values ($1)', nth: 1 };
@@ -215,7 +215,7 @@ describe('statementProxy', () => {
     await other.end();
   });
 
-  it('when a server ends a silent session, the client gets its last messages and the end after the wake-up', async () => {
+  it('gives the client its last messages and the end after the wake-up, when a server ends a silent session', async () => {
     await using database = await testDatabase({ empty: true });
     await database.pool.query('create table written (n int)');
     await using proxy = await statementProxy(database.url, {
@@ -236,7 +236,7 @@ describe('statementProxy', () => {
     expect(await numbers(database.pool)).toEqual([]);
   });
 
-  it('when a silent client gives up, the server learns of it only after the wake-up', async () => {
+  it('informs the server only after the wake-up, when a silent client gives up', async () => {
     await using database = await testDatabase({ empty: true });
     await database.pool.query('create table written (n int)');
     await using proxy = await statementProxy(database.url, {
@@ -257,7 +257,7 @@ describe('statementProxy', () => {
     expect(await numbers(database.pool)).toEqual([]);
   });
 
-  it('tells which statements take effect together', async () => {
+  it('reports which statements take effect together', async () => {
     await using database = await testDatabase({ empty: true });
     await database.pool.query('create table written (n int)');
     await using proxy = await statementProxy(database.url);
@@ -287,7 +287,7 @@ describe('tcpProxy', () => {
     await next.end();
   });
 
-  it('one direction is dead and the other is not', async () => {
+  it('can silence one direction and not the other', async () => {
     await using database = await testDatabase({ empty: true });
     await database.pool.query('create table written (n int)');
     await using proxy = await tcpProxy(database.url);
@@ -310,7 +310,7 @@ describe('tcpProxy', () => {
     await client.end();
   });
 
-  it('stalls the connections of one name, old and new ones, and no others', async () => {
+  it('stalls the connections with one name, old and new, and no others', async () => {
     await using database = await testDatabase({ empty: true });
     await using proxy = await tcpProxy(database.url);
     const open = async (name: string): Promise<pg.Client> => {
@@ -333,7 +333,7 @@ describe('tcpProxy', () => {
     await other.end();
   });
 
-  it('holds everything up, in order', async () => {
+  it('holds all data back, in order', async () => {
     await using database = await testDatabase({ empty: true });
     await using proxy = await tcpProxy(database.url);
     const client = await connect(proxy.url);

@@ -12,7 +12,7 @@ const folder = mkdtempSync(join(tmpdir(), 'boxcar-testkit-'));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 describe('testDatabase', () => {
-  it('two databases are migrated and share nothing', async () => {
+  it('gives two migrated databases that share nothing', async () => {
     await using first = await testDatabase();
     await using second = await testDatabase();
     await first.pool.query('create table only_here (n int)');
@@ -32,7 +32,7 @@ describe('testDatabase', () => {
     expect(await exists()).toBe(0);
   });
 
-  it('is used again by a later test only when it looks as new', async () => {
+  it('is used again by a later test only when it looks like a new database', async () => {
     const database = await testDatabase({ max: 1 });
     await database.pool.query(
       "insert into boxcar.projects values (gen_random_uuid(), 'left behind', '{}', gen_random_uuid(), gen_random_uuid())",
@@ -51,7 +51,7 @@ describe('testDatabase', () => {
 });
 
 describe.runIf(queueBackends().includes('redis'))('testRedis', () => {
-  it('flushes, dies and comes back empty on the same port', async () => {
+  it('is flushed, is killed, and starts empty on the same port', async () => {
     await using redis = await testRedis();
     const client = new Redis(redis.url, { retryStrategy: () => 20, maxRetriesPerRequest: null });
     client.on('error', () => {});
@@ -67,7 +67,7 @@ describe.runIf(queueBackends().includes('redis'))('testRedis', () => {
 });
 
 describe.runIf(testContext().redis.kind === 'program')('a private Redis', () => {
-  it('lets nobody in without its password, which its arguments do not show', async () => {
+  it('accepts no connection without its password, which its arguments do not show', async () => {
     await using redis = await testRedis();
     const url = new URL(redis.url);
     expect(url.password).toMatch(/^\w{48}$/);
@@ -84,7 +84,7 @@ describe.runIf(testContext().redis.kind === 'program')('a private Redis', () => 
 });
 
 describe('spawnNode', () => {
-  it('runs TypeScript from the sources of the workspace and ends with the handle', async () => {
+  it('runs TypeScript from the sources of the workspace, and ends with the handle', async () => {
     const script = join(folder, 'child.ts');
     writeFileSync(
       script,
@@ -100,7 +100,7 @@ describe('spawnNode', () => {
     expect(await child.exited).toEqual({ code: null, signal: 'SIGKILL' });
   });
 
-  it('says what a child printed that ended too early', async () => {
+  it('reports the output of a child that ended too early', async () => {
     const script = join(folder, 'broken.ts');
     writeFileSync(script, `console.error('the reason'); process.exit(3);`);
     const child = spawnNode(script);
@@ -116,7 +116,7 @@ describe('waitFor', () => {
     expect(value).toEqual({ calls: 3 });
   });
 
-  it('names what it waited for', async () => {
+  it('names the condition for which it waited', async () => {
     await expect(waitFor(() => false, { message: 'pigs fly', deadlineMs: 30 })).rejects.toThrow(
       'waited 30 ms in vain until pigs fly',
     );
@@ -124,7 +124,7 @@ describe('waitFor', () => {
 });
 
 describe('a run for certain versions', () => {
-  it('is refused on any other major version, and on none when any will do', () => {
+  it('is refused on another major version, and on no version without a requirement', () => {
     expect(() => requireVersion('Node', '24.21.0', '24')).not.toThrow();
     expect(() => requireVersion('Postgres', '15.18', undefined)).not.toThrow();
     expect(() => requireVersion('Postgres', '15.18', '')).not.toThrow();
@@ -132,7 +132,7 @@ describe('a run for certain versions', () => {
     expect(() => requireVersion('Node', '2.4.0', '24')).toThrow('Node 24');
   });
 
-  it('gets what it asks for', async () => {
+  it('gets the requested versions', async () => {
     await using database = await testDatabase({ empty: true });
     const { rows } = await database.pool.query<{ version: string }>(
       "select current_setting('server_version') as version",

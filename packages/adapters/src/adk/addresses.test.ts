@@ -29,7 +29,7 @@ test('a private address that a card names is refused, although the card itself i
   }
 });
 
-test('a name in a card is judged by the address of the connection', async () => {
+test('a host name in a card is judged by the address of the connection', async () => {
   await using server = await agent({
     urlOf: (origin) => origin.replace('127.0.0.1', 'localhost').concat('/rpc'),
   });
@@ -40,13 +40,13 @@ test('a name in a card is judged by the address of the connection', async () => 
   expect(server.refusals).toEqual(['wrong key']);
 });
 
-test('exceptions of the environment count where the program gives none', async () => {
+test('exceptions of the environment are used when the program gives none', async () => {
   await using server = await agent();
   vi.stubEnv('BOXCAR_TARGETS_ALLOW_PRIVATE', '10.0.0.0/8, 127.0.0.1');
   expect((await run(server, { adapter: {} })).result).toBe('Done.');
 });
 
-test('the key is sent to the origin of the card, and to no other that the card names', async () => {
+test('the key is sent to the origin of the card, and to no other origin in the card', async () => {
   await using other = await agent();
   await using server = await agent({ urlOf: () => `${other.origin}/rpc` });
   const error = await failureOf(run(server));
@@ -55,7 +55,7 @@ test('the key is sent to the origin of the card, and to no other that the card n
   expect(other.requests.map(({ headers }) => headers.authorization)).toEqual([undefined]);
 });
 
-test('a card that is not one is a failure of the platform', async () => {
+test('an invalid card is a failure of the platform', async () => {
   await using server = await agent();
   for (const path of ['/rpc', '/none'])
     expect((await failureOf(run(server, { cardUrl: `${server.origin}${path}` }))).code).toBe(

@@ -23,7 +23,7 @@ const dataPart = (value: unknown): Part => ({
   mediaType: 'application/json',
 });
 
-test('an app that the server does not have is unknown, and no session is opened for it', async () => {
+test('an app that the server does not have is an unknown target, and no session is opened for it', async () => {
   await using server = await openPlatform(adkDialect(['other']), ANSWER);
   const { code, message } = await failureOf(run(server, { app: 'harbour' }));
   expect([code, message.includes('harbour'), server.requests.length]).toEqual(['target_unknown', false, 1]);
@@ -39,13 +39,13 @@ test('each attempt has a session of its own', async () => {
   expect([again.code, again.message.includes('Session already exists')]).toEqual(['platform_failed', true]);
 });
 
-test('the result of an app is what was said last, and usage is the sum of all calls of models', async () => {
+test('the result of an app is its last text, and usage is the sum of all model calls', async () => {
   await using server = await openPlatform(adkDialect(['harbour']), ANSWER);
   const { result, usage } = await run(server, { app: 'harbour' });
   expect([result, usage]).toEqual(['Done.', { input_tokens: 30, output_tokens: 9 }]);
 });
 
-test('odd figures of an app take nothing from its answer', async () => {
+test('invalid usage of an app does not affect its answer', async () => {
   for (const [usageMetadata, expected] of [
     [
       { promptTokenCount: 1.5, candidatesTokenCount: 2 },
@@ -68,7 +68,7 @@ test('odd figures of an app take nothing from its answer', async () => {
   }
 });
 
-test('events of an app: thoughts and pieces are not said, an output stands in for words, errors are failures', async () => {
+test('in events of an app, thoughts and pieces are ignored, an output replaces text, and errors are failures', async () => {
   const said = (text: string, more: object = {}) => ({
     author: 'a',
     content: { parts: [{ text }] },
@@ -97,7 +97,7 @@ test('events of an app: thoughts and pieces are not said, an output stands in fo
 });
 
 test.each(['1.0', '0.3'] as const)(
-  'an agent of protocol %s asks, gets the answer in the same task, and goes on',
+  'an agent of protocol %s asks, gets the answer in the same task, and continues',
   async (version) => {
     const asked: Play = ({ task, userMessage }, bus, text) => {
       if (task === undefined) {
@@ -128,7 +128,7 @@ test.each(['1.0', '0.3'] as const)(
   },
 );
 
-test('a question that nobody can answer fails the handoff with the question', async () => {
+test('a question that cannot be answered fails the handoff with the question', async () => {
   const play: Play = (_context, bus) => {
     bus.task(TaskState.TASK_STATE_WORKING);
     bus.status(TaskState.TASK_STATE_INPUT_REQUIRED, 'Which harbour?');
@@ -143,7 +143,7 @@ test('a question that nobody can answer fails the handoff with the question', as
 });
 
 test.each(['1.0', '0.3'] as const)(
-  'an agent of protocol %s that shows its task as it was before the answer is not answered twice',
+  'an agent of protocol %s that still shows its task as before the answer is not answered twice',
   async (version) => {
     const play: Play = ({ task }, bus, text) => {
       bus.task(TaskState.TASK_STATE_INPUT_REQUIRED);
@@ -180,7 +180,7 @@ test('an answer to a question that did not arrive is not sent again', async () =
   }
 });
 
-test('the end of a task that is no completion is a failure with the words of the agent', async () => {
+test('the end of a task that is not a completion is a failure with the agent’s message', async () => {
   for (const [state, code] of [
     [TaskState.TASK_STATE_FAILED, 'platform_failed'],
     [TaskState.TASK_STATE_CANCELED, 'platform_failed'],
@@ -239,7 +239,7 @@ test('a value that is nested too deeply to be read is a failure of the agent', a
   expect((await failureOf(run(server))).code).toBe('platform_failed');
 });
 
-test('an artifact that is replaced after its parts went out is an object, since parts cannot be taken back', async () => {
+test('an artifact that is replaced after its parts were shown is an object, since parts cannot be withdrawn', async () => {
   const play: Play = (_context, bus) => {
     bus.task(TaskState.TASK_STATE_WORKING);
     bus.artifact('one', [textPart('draft')]);
@@ -250,18 +250,18 @@ test('an artifact that is replaced after its parts went out is an object, since 
   expect((await run(server)).result).toEqual({ text: 'final' });
 });
 
-test('an agent that takes texts only gets JSON as text, and its files are lost with the reason', async () => {
+test('an agent that accepts only texts gets JSON as text, and its files are lost with the reason', async () => {
   await using server = await agent({ inputModes: ['text/plain'] });
   const { loss } = await run(server, { cards: everyCard() });
   expect(loss.lost.map(({ card_id, why }) => `${card_id}: ${why}`)).toEqual([
-    'file: the agent does not take application/pdf',
-    'image: the agent does not take image/png',
+    'file: the agent does not accept application/pdf',
+    'image: the agent does not accept image/png',
     'local_file: its content is not at an http:// or https:// address that the platform could read',
   ]);
   expect(server.works[0]?.text).not.toContain('"data"');
 });
 
-test('a card that names no whole address is the fault of the agent', async () => {
+test('a card without a complete address is an error of the agent', async () => {
   for (const url of ['/rpc', '']) {
     await using server = await agent({ urlOf: () => url });
     const { code, message } = await failureOf(run(server));
@@ -270,16 +270,16 @@ test('a card that names no whole address is the fault of the agent', async () =>
   }
 });
 
-test('nothing is sent to an agent that takes none of the cards', async () => {
+test('nothing is sent to an agent that accepts none of the cards', async () => {
   await using server = await agent({ inputModes: ['text/plain'] });
   const cards = everyCard().filter(({ id }) => id === 'image');
   const { code, details } = await failureOf(run(server, { cards }));
   expect([code, server.works.length]).toEqual(['cards_not_carried', 0]);
-  expect(details.lost).toMatchObject([{ card_id: 'image', why: 'the agent does not take image/png' }]);
+  expect(details.lost).toMatchObject([{ card_id: 'image', why: 'the agent does not accept image/png' }]);
 });
 
 test.each(['1.0', '0.3'] as const)(
-  'a task of protocol %s that is still working is looked at until it ends',
+  'a task of protocol %s that is still working is polled until it ends',
   async (version) => {
     for (const isStreaming of [true, false]) {
       const play: Play = (_context, bus) => bus.task(TaskState.TASK_STATE_WORKING);
@@ -292,7 +292,7 @@ test.each(['1.0', '0.3'] as const)(
   },
 );
 
-test('an agent that asks for a sign-in is not authorized', async () => {
+test('an agent that asks for a sign-in is reported as not authorized', async () => {
   const play: Play = (_context, bus) => {
     bus.task(TaskState.TASK_STATE_WORKING);
     bus.status(TaskState.TASK_STATE_AUTH_REQUIRED, 'Sign in.');
@@ -303,7 +303,7 @@ test('an agent that asks for a sign-in is not authorized', async () => {
 });
 
 test.each(['1.0', '0.3'] as const)(
-  'an agent of protocol %s that does not stream names its task before it has ended',
+  'an agent of protocol %s that does not stream names its task before the task has ended',
   async (version) => {
     let finish: () => void = () => undefined;
     const told = new Promise<void>((resolve) => {
@@ -327,7 +327,7 @@ test.each(['1.0', '0.3'] as const)(
   },
 );
 
-test('a cancellation reaches the agent, and one that comes too late is not taken', async () => {
+test('a cancellation reaches the agent, and a late cancellation is reported as refused', async () => {
   const adapter = new ADKHandoffAdapter(LOCAL);
   const signal = new AbortController().signal;
   const cancel = (server: PlatformServer, remoteId: string): Promise<boolean> => {

@@ -73,7 +73,7 @@ describe.runIf(isWanted)('the API server of the ADK', () => {
     if (agents !== '') rmSync(agents, { recursive: true, force: true });
   });
 
-  test('an app and the A2A agent of the same app get the same words', async () => {
+  test('gives the same text for an app and for the A2A agent of the app', async () => {
     const app = await run(
       { platform: 'adk', app: 'harbour', base_url: origin },
       '0197c1a2-0000-7000-8000-0000000000a1',
@@ -90,7 +90,7 @@ describe.runIf(isWanted)('the API server of the ADK', () => {
     expect([app.usage, remote.usage]).toEqual([{ input_tokens: 11, output_tokens: 3 }, null]);
   });
 
-  test('an agent that asks by a tool gets the answer as the result of its call', async () => {
+  test('gives an agent that asks by a tool the answer as the result of its call', async () => {
     const card_url = `${origin}/a2a/clerk/.well-known/agent-card.json`;
     const questions: string[] = [];
     const { result } = await new ADKHandoffAdapter({ allowPrivate: ['127.0.0.1', '::1'] }).executeHandoff(
@@ -109,7 +109,7 @@ describe.runIf(isWanted)('the API server of the ADK', () => {
     expect(JSON.stringify(result)).toContain('They say quay seven');
   });
 
-  test('an app that is not there is an unknown target', async () => {
+  test('reports an app that does not exist as an unknown target', async () => {
     const work = run(
       { platform: 'adk', app: 'nobody', base_url: origin },
       '0197c1a2-0000-7000-8000-0000000000a3',

@@ -66,7 +66,7 @@ test('an agent over HTTP+JSON answers, at the path of its tenant', async () => {
   expect([result, remote_id, agent.paths]).toEqual(['Done.', 't', ['/rest/acme/message:stream']]);
 });
 
-test('an event that cannot be read is printed nowhere', async () => {
+test('an event that cannot be read is never printed', async () => {
   const printed = vi.spyOn(console, 'error').mockReturnValue();
   const body = `data: {"half ${PLATFORM_KEY}\n\n`;
   await using agent = await openAgent({ status: 200, type: 'text/event-stream', body });
@@ -74,7 +74,7 @@ test('an event that cannot be read is printed nowhere', async () => {
   expect(printed.mock.calls).toEqual([]);
 });
 
-test('a cancellation that the agent does not take is not taken, whatever its status', async () => {
+test('a cancellation that the agent refuses is reported as refused, whatever its status', async () => {
   for (const status of [400, 404, 409]) {
     await using agent = await openAgent({
       status,

@@ -60,7 +60,7 @@ const findRuledOut = (cards: readonly PackedCard[], agent: Agent): readonly Lost
     const piece = pieceOfCard(card);
     if (piece.kind !== 'file' || agent.takes(piece.mediaType)) return [];
     return [
-      { card_id: card.id, what: kindOf(card.content), why: `the agent does not take ${piece.mediaType}` },
+      { card_id: card.id, what: kindOf(card.content), why: `the agent does not accept ${piece.mediaType}` },
     ];
   });
 
@@ -270,7 +270,7 @@ export async function runAgent(call: AgentCall): Promise<AgentAnswer> {
       throw failureOf(
         caller,
         { code: 'platform_failed', retryable: false },
-        `asked, and nobody is there to answer: ${shorten(text, caller)}`,
+        `asked a question that cannot be answered here: ${shorten(text, caller)}`,
       );
     const { askedWith } = view;
     const reply = await ask(text, { questionId, remoteId: view.taskId ?? '' });

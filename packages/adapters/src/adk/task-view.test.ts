@@ -25,7 +25,7 @@ function write(view: TaskView, parts: Part[], append: boolean): void {
   view.take({ $case: 'artifactUpdate', value: { ...ids, artifact: artifactOf(parts), append } });
 }
 
-test('an answer of 60,000 pieces is put together in the time of its length', () => {
+test('an answer of 60,000 pieces is joined in time proportional to its length', () => {
   let shown = 0;
   const view = open((text) => {
     shown += text.length;
@@ -45,7 +45,7 @@ test('an update without a context keeps the context of the task', () => {
   expect(view.contextId).toBe('c');
 });
 
-test('what a task brings along goes out, and the pieces after it continue it', () => {
+test('the first parts of a task are shown, and the later pieces continue them', () => {
   const shown: string[] = [];
   const view = open((text) => shown.push(text));
   const parts = [textPart('one ')];

@@ -64,7 +64,7 @@ test.each(PLATFORMS)(
   },
 );
 
-test.each(PLATFORMS)('%s: usage that nobody can have is not charged', async (name, wire) => {
+test.each(PLATFORMS)('%s: impossible usage is not charged', async (name, wire) => {
   for (const [usage, expected] of [
     [
       { input: 30.5, output: 4 },
@@ -85,7 +85,7 @@ test.each(PLATFORMS)('%s: a key that no header can hold is sent as its hash', as
 });
 
 test.each(PLATFORMS)(
-  '%s: an error inside the stream counts as the status that it stands for',
+  '%s: an error inside the stream counts like the corresponding status',
   async (name, wire) => {
     for (const [type, code, retryable] of [
       ['rate_limit_error', 'platform_rate_limited', true],
@@ -108,7 +108,7 @@ test.each(PLATFORMS)(
 );
 
 test.each(PLATFORMS)(
-  '%s: a stream without an end is a broken answer, although the connection ended well',
+  '%s: a stream without an end is a broken answer, although the connection ended normally',
   async (name, wire) => {
     await using at = await open(name, wire, { answer: { text: 'Half of it' }, frames: 4 });
     const failure = await at.fail();
@@ -120,7 +120,7 @@ test.each([
   ['openai', OpenAIHandoffAdapter],
   ['anthropic', AnthropicHandoffAdapter],
 ] as const)(
-  '%s: a page or a document in place of a stream is no broken stream',
+  '%s: a web page or a document in place of a stream is not a broken stream',
   async (platform, Adapter) => {
     vi.stubEnv('WRITER_KEY', SERVER_KEY);
     for (const [type, body, code, words] of [
@@ -151,7 +151,7 @@ test.each([
   },
 );
 
-test('what Anthropic reports at the beginning is the usage of an answer that broke off', async () => {
+test('usage that Anthropic reports at the beginning is the usage of an answer that broke off', async () => {
   await using at = await open('anthropic', anthropicWire, {
     answer: { text: 'Half of it', usage: { input: 70, output: 9 } },
     frames: 4,
@@ -161,7 +161,7 @@ test('what Anthropic reports at the beginning is the usage of an answer that bro
   expect([code, usage]).toEqual(['platform_unavailable', { input_tokens: 70, output_tokens: 1 }]);
 });
 
-test.each(PLATFORMS)('%s: refused, cut and empty answers are no results', async (name, wire) => {
+test.each(PLATFORMS)('%s: refused, cut and empty answers are not results', async (name, wire) => {
   for (const [answer, code] of [
     [{ text: 'I will not.', finish: 'content_filter' }, 'platform_refused'],
     [{ text: 'Half of', finish: 'length' }, 'answer_cut'],
@@ -181,7 +181,7 @@ test.each(PLATFORMS)('%s: a context that is too long has its own code', async (n
 });
 
 test.each(PLATFORMS)(
-  '%s: an address of the environment that is none is named',
+  '%s: an invalid address in the environment is reported',
   async (name, _wire, Adapter) => {
     const variable = `${name.toUpperCase()}_BASE_URL`;
     vi.stubEnv(variable, 'not an address');
@@ -200,7 +200,7 @@ test.each(PLATFORMS)(
   },
 );
 
-test('words of the operator are the system message, and what is handed over is one message of the user', async () => {
+test('instructions of the operator are the system message, and the handed-over content is one user message', async () => {
   await using at = await open('openai', responsesWire, { answer: { text: 'Done.' } });
   const target = {
     platform: 'openai',

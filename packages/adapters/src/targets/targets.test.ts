@@ -26,7 +26,7 @@ function failureOf(work: () => unknown): KernelError {
   throw new Error('it did not fail');
 }
 
-test('entries are read from YAML and from JSON, and platforms have their first names', () => {
+test('entries are read from YAML and from JSON, and platforms get their first names', () => {
   const targets = parseTargets(YAML, 'targets.yaml');
   expect([...targets]).toEqual([
     ['writer', { platform: 'openai', model: 'gpt-large', max_output_tokens: 500 }],
@@ -40,7 +40,7 @@ test('entries are read from YAML and from JSON, and platforms have their first n
   expect(parseTargets('# none yet\n', 'targets.yaml').size).toBe(0);
 });
 
-test('all that is wrong in a file is reported at once, with its place and without the values', () => {
+test('all findings about a file are reported at once, with their places and without the values', () => {
   const text = `writer: { platform: openai }
 judge: { platform: anthropic, model: m, api_key: sk-secret-value-1234567890 }
 planner: { platform: adk, app: a }
@@ -94,7 +94,7 @@ test('names that are given twice, aliases and broken YAML are refused', () => {
   ).toContain('t:2:4 targets: has an alias');
 });
 
-test('a file that is not there is a finding of the configuration', () => {
+test('a missing file is a finding of the configuration', () => {
   const folder = mkdtempSync(join(tmpdir(), 'boxcar-targets-'));
   const { code, message } = failureOf(() => readTargetsFile(join(folder, 'none.yaml')));
   expect([code, message.includes('ENOENT'), message.includes('BOXCAR_TARGETS_FILE')]).toEqual([
@@ -106,7 +106,7 @@ test('a file that is not there is a finding of the configuration', () => {
   expect(readTargetsFile(join(folder, 'targets.yaml')).size).toBe(4);
 });
 
-test('a word that no entry of the platform has is refused on each of them', () => {
+test('an unknown member of an entry is refused on each platform', () => {
   for (const entry of [
     { platform: 'openai', model: 'm' },
     { platform: 'anthropic', model: 'm' },
@@ -115,7 +115,7 @@ test('a word that no entry of the platform has is refused on each of them', () =
     expect(failureOf(() => checkTargets({ a: { ...entry, api_key: 'x' } })).message).toContain('unknown key');
 });
 
-test('a platform that a program has registered has entries of its own members', () => {
+test('a platform that a program has registered has entries with its own members', () => {
   const input = { robot: { platform: 'Acme', max_output_tokens: 5, arm: { left: true } } };
   expect(checkTargets(input, { customPlatforms: ['acme'] }).get('robot')).toEqual({
     platform: 'acme',
@@ -143,7 +143,7 @@ test('a name is a target of its platform, and on openai and anthropic a model ne
   });
 });
 
-test('another name is refused with the line to add', () => {
+test('an unknown name is refused with the line to add', () => {
   const targets = parseTargets(YAML, 'targets.yaml');
   for (const [platform, name, line] of [
     ['openai', 'editor', 'editor: { platform: openai, model: <model> }'],

@@ -51,7 +51,7 @@ export function adapterContract(subject: AdapterSubject): void {
 }
 
 function successCases(subject: AdapterSubject, { run, open, expectConcealed }: Bench): void {
-  test('the answer is the result, its parts joined are the result, and each request is made once', async () => {
+  test('the answer is the result, its joined parts are the result, and each request is made once', async () => {
     await using server = await open({ kind: 'answer', text: ANSWER });
     const parts: ResultPart[] = [];
     const ids: string[] = [];
@@ -78,7 +78,7 @@ function successCases(subject: AdapterSubject, { run, open, expectConcealed }: B
     expect(work?.headers['idempotency-key']).toBe('key-of-the-handoff');
   });
 
-  test('the loss report is what the server got: every card is sent or lost, never both', async () => {
+  test('the loss report describes the received request: every card is sent or lost, never both', async () => {
     await using server = await open({ kind: 'answer', text: ANSWER });
     const cards = everyCard();
     const { loss } = await run(server, { cards });
@@ -93,7 +93,7 @@ function successCases(subject: AdapterSubject, { run, open, expectConcealed }: B
     expectConcealed(server, loss);
   });
 
-  test('the address of a file counts in whatever way it is written', async () => {
+  test('the address of a file is recognized in every spelling', async () => {
     await using server = await open({ kind: 'answer', text: ANSWER });
     const files = ['https://Files.Example/the harbour.pdf', 'https://files.example'].map((uri, n) => ({
       id: `file-${n}`,
@@ -106,7 +106,7 @@ function successCases(subject: AdapterSubject, { run, open, expectConcealed }: B
     expect(loss.sent_cards).toEqual(['text', ...(isCarried ? ['file-0', 'file-1'] : [])]);
   });
 
-  test('an answer that repeats the key or the address does not bring it into the result', async () => {
+  test('an answer that repeats the key or the address does not bring them into the result', async () => {
     const parts: ResultPart[] = [];
     await using server = await open({ kind: 'answer', text: `${PLATFORM_KEY} works` });
     const { result } = await run(server, {}, { onPart: (part) => parts.push(part) });
@@ -114,7 +114,7 @@ function successCases(subject: AdapterSubject, { run, open, expectConcealed }: B
     expect(parts.map(({ text }) => text).join('')).toBe(result);
   });
 
-  test("an error of the caller's own function is thrown as it is", async () => {
+  test("an error of the caller's own function is thrown unchanged", async () => {
     await using server = await open({ kind: 'answer', text: ANSWER });
     const own = new Error('the row could not be written');
     const onPart = (): void => {
@@ -124,7 +124,7 @@ function successCases(subject: AdapterSubject, { run, open, expectConcealed }: B
     expect(server.works.length).toBe(1);
   });
 
-  test('two handoffs at once do not touch each other', async () => {
+  test('two handoffs at once do not affect each other', async () => {
     await using server = await open({ kind: 'answer', text: ANSWER });
     const ids = ['0197c1a2-0000-7000-8000-00000000000a', '0197c1a2-0000-7000-8000-00000000000b'];
     const results = await Promise.all(
@@ -136,7 +136,7 @@ function successCases(subject: AdapterSubject, { run, open, expectConcealed }: B
 
 function abortCases(subject: AdapterSubject, { run, open }: Pick<Bench, 'run' | 'open'>): void {
   test.each(['silent', 'endless'] as const)(
-    'an abort ends a handoff whose answer is %s with its reason, and closes the connection',
+    'an abort ends a handoff with a %s answer, with its reason, and closes the connection',
     async (kind) => {
       await using server = await open(kind === 'silent' ? { kind } : { kind, text: ANSWER });
       const controller = new AbortController();
@@ -164,7 +164,7 @@ function abortCases(subject: AdapterSubject, { run, open }: Pick<Bench, 'run' | 
   });
 
   if (subject.isStreaming)
-    test('the first part arrives while the answer is written', async () => {
+    test('the first part arrives while the answer is being written', async () => {
       await using server = await open({ kind: 'endless', text: ANSWER });
       const controller = new AbortController();
       let show: (text: string) => void = () => undefined;
@@ -190,7 +190,7 @@ function refusalCases(subject: AdapterSubject, { run, open }: Pick<Bench, 'run' 
     expect(server.requests).toEqual([]);
   });
 
-  test('a missing key fails the execution, never the construction, and nothing is sent', async () => {
+  test('a missing key fails the execution and not the construction, and nothing is sent', async () => {
     vi.stubEnv('CONTRACT_KEY', ' ');
     await using server = await open({ kind: 'answer', text: ANSWER });
     const error = await failureOf(run(server));
@@ -219,7 +219,7 @@ function refusalCases(subject: AdapterSubject, { run, open }: Pick<Bench, 'run' 
     expect(server.requests).toEqual([]);
   });
 
-  test('the adapter says which names of platforms it serves', () => {
+  test('the adapter accepts the names of its platform', () => {
     const adapter = subject.createAdapter();
     expect(adapter.supportsPlatform(adapter.platform)).toBe(true);
     expect(adapter.supportsPlatform(adapter.platform.toUpperCase())).toBe(true);

@@ -38,7 +38,7 @@ export function failureCases(subject: AdapterSubject, { run, open, expectConceal
     expect(error.details.handoff_id).toBe(requestFor({ platform: 'x' }).handoff_id);
   });
 
-  test('the pause that the platform asks for is handed on', async () => {
+  test('the pause that the platform asks for is passed on', async () => {
     for (const [headers, retryAfterMs] of [
       [{ 'retry-after': '7' }, 7_000],
       [{ 'retry-after': 'soon' }, undefined],
@@ -52,7 +52,7 @@ export function failureCases(subject: AdapterSubject, { run, open, expectConceal
     expect((await failureOf(run(server))).retryAfterMs).toBeUndefined();
   });
 
-  test('words that are cut do not end with the beginning of the key or of the address', async () => {
+  test('cut text does not end with the beginning of the key or of the address', async () => {
     for (const secretOf of [() => PLATFORM_KEY, ({ origin }: { readonly origin: string }) => origin]) {
       const filler = 'no '.repeat(160);
       let secret = '';
@@ -80,7 +80,7 @@ export function failureCases(subject: AdapterSubject, { run, open, expectConceal
     ]);
   });
 
-  test('a connection that falls before the answer can be tried again', async () => {
+  test('a connection that breaks before the answer can be tried again', async () => {
     await using server = await open({ kind: 'drop' });
     const error = await failureOf(run(server));
     expect([error.code, error.retryable]).toEqual(['platform_unavailable', true]);
@@ -88,7 +88,7 @@ export function failureCases(subject: AdapterSubject, { run, open, expectConceal
     expectConcealed(server, error);
   });
 
-  test('a connection that falls inside the answer begins no second work', async () => {
+  test('a connection that breaks inside the answer starts no second attempt', async () => {
     await using server = await open({ kind: 'cut', text: ANSWER });
     if (subject.recoversCut === true) expect((await run(server)).result).toBe(ANSWER);
     else {
@@ -99,7 +99,7 @@ export function failureCases(subject: AdapterSubject, { run, open, expectConceal
     expect(server.works.length).toBe(1);
   });
 
-  test('a platform that is not there can be tried again', async () => {
+  test('a platform that cannot be reached can be tried again', async () => {
     const server = await open({ kind: 'drop' });
     await server[Symbol.asyncDispose]();
     const error = await failureOf(run(server));

@@ -17,7 +17,7 @@ test('errors show neither the key, nor an address, nor the model', () => {
   );
 });
 
-test('a model that is a part of other words is no finding in them', () => {
+test('a model’s name as a part of other words is not concealed', () => {
   expect(new Concealer({ model: 'm' }).error('model m is missing')).toBe('model [model] is missing');
   expect(concealer().error('gpt-50 and xgpt-5')).toBe('gpt-50 and xgpt-5');
 });
@@ -35,7 +35,7 @@ test('results show neither the key nor an address, in texts and in names of memb
   });
 });
 
-test('an address that is found out on the way is concealed from then on', () => {
+test('an address that becomes known later is concealed from then on', () => {
   const one = concealer();
   one.addAddress('https://inner.example:9443/rpc');
   expect(one.error('see https://inner.example:9443/rpc or inner.example')).toBe('see [address] or [address]');

@@ -46,7 +46,7 @@ async function failureOf(work: Promise<unknown>): Promise<AdapterError> {
 
 const OK = 'HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n';
 
-test('when the exchange is over, a connection that is still open is closed', async () => {
+test('an open connection is closed when the exchange is over', async () => {
   await using server = await openRaw(`${OK}content-length: 100\r\n\r\nhalf`, true);
   {
     using exchange = exchangeWith();
@@ -56,7 +56,7 @@ test('when the exchange is over, a connection that is still open is closed', asy
   await server.whenClosed;
 });
 
-test('an answer that is larger than the limit is given up, and not tried again', async () => {
+test('an answer over the size limit is given up, and not tried again', async () => {
   await using server = await openRaw(`${OK}\r\n${'x'.repeat(5_000)}`, true);
   using exchange = exchangeWith({ maxAnswerBytes: 1_000 });
   const response = await exchange.fetch(server.url);
@@ -70,14 +70,14 @@ test('an answer that is larger than the limit is given up, and not tried again',
   await server.whenClosed;
 });
 
-test('a body that is shorter than its announced length is a connection that fell', async () => {
+test('a body that is shorter than its announced length is a broken connection', async () => {
   await using server = await openRaw(`${OK}content-length: 100\r\n\r\nhalf`);
   using exchange = exchangeWith();
   const error = await failureOf((await exchange.fetch(server.url)).text());
   expect([error.code, error.retryable]).toEqual(['platform_unavailable', true]);
 });
 
-test('bytes that are not HTTP, and statuses that HTTP does not have, are no answers', async () => {
+test('bytes that are not HTTP, and unknown HTTP statuses, are not answers', async () => {
   for (const bytes of ['SSH-2.0-OpenSSH\r\n', 'HTTP/1.1 999 Odd\r\ncontent-length: 0\r\n\r\n']) {
     await using server = await openRaw(bytes);
     using exchange = exchangeWith();
@@ -86,7 +86,7 @@ test('bytes that are not HTTP, and statuses that HTTP does not have, are no answ
   }
 });
 
-test('of the body of an error 64 KiB are read, whatever comes', async () => {
+test('of an error’s body at most 64 KiB are read', async () => {
   const words = `{"error":{"message":"${'no '.repeat(200_000)}`;
   await using server = await openRaw(
     `HTTP/1.1 400 Bad\r\ncontent-type: application/json\r\n\r\n${words}`,
@@ -98,7 +98,7 @@ test('of the body of an error 64 KiB are read, whatever comes', async () => {
   await server.whenClosed;
 });
 
-test('an answer that changes the protocol is none, and does not keep the caller waiting', async () => {
+test('an answer that changes the protocol is not an answer, and does not keep the caller waiting', async () => {
   await using server = await openRaw(
     'HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n',
     true,
@@ -118,7 +118,7 @@ test('the status of an error counts although its body does not end', async () =>
   await server.whenClosed;
 });
 
-test('an answer that its reader has left is no failure of the exchange', async () => {
+test('an answer that its reader has stopped reading is not a failure of the exchange', async () => {
   await using server = await openRaw(`${OK}content-length: 100\r\n\r\nhalf`, true);
   using exchange = exchangeWith();
   const { body } = await exchange.fetch(server.url);
@@ -129,7 +129,7 @@ test('an answer that its reader has left is no failure of the exchange', async (
   expect(exchange.failure).toBeUndefined();
 });
 
-test('an answer without a body is one', async () => {
+test('an answer without a body is an answer', async () => {
   await using server = await openRaw('HTTP/1.1 204 No Content\r\n\r\n');
   using exchange = exchangeWith();
   expect(await (await exchange.fetch(server.url)).text()).toBe('');

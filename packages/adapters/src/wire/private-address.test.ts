@@ -60,7 +60,7 @@ test('public addresses and names are not refused by their notation', () => {
     expect([host, isRefused(rules, `https://${host}/card`)]).toEqual([host, false]);
 });
 
-test('names of the machine itself are refused by their notation, unless they are allowed', () => {
+test('names of this machine are refused by their spelling, unless they are allowed', () => {
   for (const host of ['localhost', 'LOCALHOST', 'localhost.', 'a.localhost'])
     expect([host, isRefused(new AddressRules(), `http://${host}:8080/card`)]).toEqual([host, true]);
   for (const allowed of ['localhost', '127.0.0.1', '::1'])
@@ -80,7 +80,7 @@ test('other schemes and URLs with a user are refused', () => {
     expect([url, isRefused(rules, url)]).toEqual([url, true]);
 });
 
-test('a host that is longer than any name may be is refused', () => {
+test('a host name that is longer than allowed is refused', () => {
   const rules = new AddressRules();
   const longest = `${'a'.repeat(61)}.`.repeat(4);
   expect(isRefused(rules, `https://${longest}agent`)).toBe(false);
@@ -89,14 +89,14 @@ test('a host that is longer than any name may be is refused', () => {
   expect(isRefused(rules, `https://${'\u{4e00}\u{5143}\u{7532}.'.repeat(400)}example/`)).toBe(true);
 });
 
-test('a name is judged by the address that it leads to', () => {
+test('a host name is judged by the address to which it resolves', () => {
   const rules = new AddressRules();
   expect(rules.allows('agents.example', '93.184.215.14')).toBe(true);
   for (const address of ['127.0.0.1', '::1', '::ffff:10.0.0.1', 'fe80::1%eth0', '10.0.0.1', 'nonsense'])
     expect([address, rules.allows('agents.example', address)]).toEqual([address, false]);
 });
 
-test('exceptions are hosts, addresses and networks, and nothing around them', () => {
+test('exceptions are hosts, addresses and networks, and do not extend to neighbors', () => {
   const rules = new AddressRules(['agents.internal', '127.0.0.1', '10.1.0.0/16', 'fd00::/8']);
   expect(rules.allows('agents.internal', '192.168.0.1')).toBe(true);
   expect(rules.allows('other.internal', '192.168.0.1')).toBe(false);

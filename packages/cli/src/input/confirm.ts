@@ -16,7 +16,7 @@ export async function confirm(
 ): Promise<boolean> {
   if (yes) return true;
   if (context.isJson || process.stdin.isTTY !== true)
-    throw wrongUsage(`${question} There is nobody to ask here: give --yes`, 'yes');
+    throw wrongUsage(`${question} There is no terminal for the question: give --yes`, 'yes');
   const terminal = createInterface({ input: process.stdin, output: process.stderr });
   // At a terminal in raw mode Ctrl-C is a key; it is passed on to the process as a signal.
   terminal.on('SIGINT', () => process.kill(process.pid, 'SIGINT'));

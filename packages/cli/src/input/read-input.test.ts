@@ -21,7 +21,7 @@ describe.each([
   ['box create', ['box', 'create', '--file']],
   ['pack preview', ['pack', '--source-agent', 'operator', '--handover']],
   ['projects set', ['projects', 'set', 'default', '--prices']],
-])('%s refuses', (_name, args) => {
+])('the command %s refuses', (_name, args) => {
   const isSetting = args[0] === 'projects';
 
   it.each([

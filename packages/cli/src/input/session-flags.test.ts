@@ -35,7 +35,7 @@ const submit = (...args: string[]) =>
   cliHere(['submit', 'delegate_async', '--arg', 'instruction=go', ...args], env);
 
 describe('a session on the command line', () => {
-  it('resolves relative folders, links, and what does not exist yet', () => {
+  it('resolves relative folders, links, and paths that do not exist yet', () => {
     expect(sessionOf({ session: 'main' })).toEqual({ workspace: realpathSync('.'), session: 'main' });
     expect(sessionOf({ session: 'main', workspace: relative('.', link) })?.workspace).toBe(workspace);
     expect(sessionOf({ session: 'main', workspace: join(link, 'new/deep') })?.workspace).toBe(
@@ -44,7 +44,7 @@ describe('a session on the command line', () => {
     expect(sessionOf({})).toBeUndefined();
   });
 
-  it('is the target of submit, and its tape that of the commands of tape', async () => {
+  it('is the target of submit, and its tape is the tape of the tape commands', async () => {
     const main = ['--workspace', link, '--session', 'main'];
     const first = JSON.parse((await submit(...main, '--profile', 'writer', '--json')).stdout);
     expect(JSON.parse((await submit(...main, '--json')).stdout).agent_id).toBe(first.agent_id);
@@ -65,7 +65,7 @@ describe('a session on the command line', () => {
     });
   });
 
-  it('says what is missing or too much', async () => {
+  it('reports missing and extra parts', async () => {
     const refused = async (args: readonly string[], message: string) => {
       const { code, stderr } = await cliHere([...args], env);
       const isRefusal = /^boxcar: (not_found|conflict)/.test(stderr);

@@ -141,7 +141,7 @@ describe.each<readonly [what: string, lines: readonly (readonly string[])[]]>([
   ],
 ])('%s', (_what, lines) => {
   it.each(lines.map((words) => [words.join(' ').replaceAll(folder, 'FOLDER'), words] as const))(
-    'boxcar %s',
+    'boxcar %s is refused as wrong usage',
     async (_title, words) => {
       const { code, stdout, stderr } = await cliHere(words, env);
       expect({ code, stdout }, stderr).toEqual({ code: 2, stdout: '' });
@@ -153,10 +153,10 @@ describe.each<readonly [what: string, lines: readonly (readonly string[])[]]>([
 });
 
 it.each([
-  ['a file that is not there', ['submit', 'x', '--file', join(folder, 'none.json')], 'bad_request'],
-  ['a file that holds no JSON', ['submit', 'x', '--file', broken], 'bad_request'],
+  ['a file that does not exist', ['submit', 'x', '--file', join(folder, 'none.json')], 'bad_request'],
+  ['a file without valid JSON', ['submit', 'x', '--file', broken], 'bad_request'],
   ['a server that is away', ['show', NO_ID], 'database_unavailable'],
-  ['the beginning of an id', ['show', NO_ID.slice(0, 13).toUpperCase()], 'database_unavailable'],
+  ['a prefix of an id', ['show', NO_ID.slice(0, 13).toUpperCase()], 'database_unavailable'],
   ['a list of statuses', ['turns', 'ls', '--status', 'failed, running'], 'database_unavailable'],
 ])('%s is an error, not wrong usage', async (_what, words, code) => {
   expect(await cliHere(words, env)).toMatchObject({

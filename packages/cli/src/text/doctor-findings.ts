@@ -18,7 +18,7 @@ function judgeBuilds({ builds, outdatedWorkers, unreadable }: WorkFacts): Findin
     findings.push(
       warn(
         'builds',
-        `${many(outdatedWorkers)} living workers are of builds that a migration has shut out; they stop with their next heartbeat.`,
+        `${many(outdatedWorkers)} living workers belong to builds that a migration has excluded; they stop at their next heartbeat.`,
         'Replace them by workers of the newer build.',
         outdatedWorkers.ids,
       ),
@@ -27,7 +27,7 @@ function judgeBuilds({ builds, outdatedWorkers, unreadable }: WorkFacts): Findin
     findings.push(
       warn(
         'builds',
-        `${many(unreadable)} turns were written by a newer build than any living worker of their pool; they rest.`,
+        `${many(unreadable)} turns were written by a newer build than any living worker of their pool; they wait.`,
         'Start workers of the newer build.',
         unreadable.ids,
       ),
@@ -91,7 +91,7 @@ export function judgeWork(facts: WorkFacts, lost: readonly { turnId: string }[] 
   findings.push(
     late('turn deadlines', facts.overdueTurns, 'turns past their deadline'),
     late('call deadlines', facts.overdueCalls, 'calls past their deadline'),
-    late('dead leases', facts.deadLeases, 'turns in the hands of workers that are gone'),
+    late('dead leases', facts.deadLeases, 'turns held by workers that are gone'),
   );
   if (lost === undefined) {
     findings.push(
@@ -150,7 +150,7 @@ export function judgeWebhooks({
       warn(
         'webhooks',
         `Callbacks were given up, the newest: ${failed[0]}`,
-        'Look why: boxcar webhooks ls --status failed. Then: boxcar webhooks retry <delivery>',
+        'See the reason: boxcar webhooks ls --status failed. Then: boxcar webhooks retry <delivery>',
         failed,
       ),
     );
@@ -175,7 +175,7 @@ export function judgeDeadLetters(letters: readonly DeadLetter[]): Finding[] {
     fail(
       'dead letters',
       `The sweep has given up ${row_id} (${kind}) after ${attempts} tries since ${first_failed_at.toISOString()}: ${last_error}`,
-      'Mend the cause, then: boxcar doctor --retry-dead',
+      'Fix the cause, then: boxcar doctor --retry-dead',
       [row_id],
     ),
   );
@@ -184,7 +184,7 @@ export function judgeDeadLetters(letters: readonly DeadLetter[]): Finding[] {
       warn(
         'dead letters',
         `The sweep fails on ${formatCount(tried.length)} rows, and tries them again: ${tried.at(-1)?.last_error ?? ''}`,
-        'What fails five times is given up; the log of the workers says more (sweep.row_failed).',
+        'A row that fails five times is given up; the log of the workers has the details (sweep.row_failed).',
         tried.slice(0, 5).map((letter) => letter.row_id),
       ),
     );
@@ -193,11 +193,11 @@ export function judgeDeadLetters(letters: readonly DeadLetter[]): Finding[] {
       warn(
         'dead letters',
         `${formatCount(blocked.length)} jobs of the queue door have ended workers within a day: ${blocked.at(-1)?.last_error ?? ''}`,
-        'Mend the handler; a job fails after the fifth worker.',
+        'Fix the handler; a job fails after the fifth worker.',
         [],
       ),
     );
-  return findings.length > 0 ? findings : [ok('dead letters', 'The sweep has given nothing up.')];
+  return findings.length > 0 ? findings : [ok('dead letters', 'The sweep has given up no row.')];
 }
 
 /** @param unserved - Undefined when the queue could not be queried. */
@@ -210,11 +210,11 @@ export function judgeToolQueues(unserved: readonly LateTarget[] | undefined): Fi
         'See the finding about the queue.',
       ),
     ];
-  if (unserved.length === 0) return [ok('tool queues', 'No call waits where nobody takes it.')];
+  if (unserved.length === 0) return [ok('tool queues', 'No call waits in a queue without a worker.')];
   return unserved.map(({ target, count, oldest_at, ids }) =>
     warn(
       'tool queues',
-      `Nobody serves the queue boxcar-tools-${target}: ${formatCount(count)} calls wait in it since ${oldest_at.toISOString()}, and the oldest are in nobody's hands.`,
+      `No worker serves the queue boxcar-tools-${target}: ${formatCount(count)} calls wait in it since ${oldest_at.toISOString()}, and no worker has taken the oldest.`,
       `Start a worker for boxcar-tools-${target}; each call ends by its deadline otherwise (tool_timeout).`,
       ids.slice(0, 5),
     ),

@@ -21,7 +21,7 @@ export function judgeServer(facts: ServerFacts): Finding[] {
     );
   } else if (facts.isReadOnly) {
     findings.push(
-      fail('database', `Postgres ${version} only reads.`, 'Point DATABASE_URL to the primary server.'),
+      fail('database', `Postgres ${version} is read-only.`, 'Point DATABASE_URL to the primary server.'),
     );
   } else if (connections > maxConnections * 0.9) {
     findings.push(
@@ -67,7 +67,7 @@ export function judgeDirect(facts: DirectFacts): Finding {
   ];
   return fail(
     'direct connection',
-    `It goes through a pooler that gives sessions away between transactions: ${broken.join('; ')}.`,
+    `It uses a pooler that reassigns sessions between transactions: ${broken.join('; ')}.`,
     'Set DATABASE_DIRECT_URL to Postgres itself, or to a pooler in session mode.',
   );
 }
@@ -84,7 +84,7 @@ export function judgeReplica({ state, lagMs, behindBytes, problem }: ReplicaFact
       return warn(
         check,
         `It is ${formatCount(behindBytes ?? 0)} bytes of the log behind${lag}.`,
-        `If it stays so, see what holds it up: pg_stat_replication of the primary, long reads on the replica. ${PRIMARY_READS}`,
+        `If it stays so, find the reason: pg_stat_replication of the primary, long reads on the replica. ${PRIMARY_READS}`,
       );
     }
     case 'busy':
@@ -99,7 +99,7 @@ export function judgeReplica({ state, lagMs, behindBytes, problem }: ReplicaFact
       return fail(
         check,
         'It is a copy of another server, or follows another timeline.',
-        `Point DATABASE_READ_URL to a standby of DATABASE_URL. After a failover it settles with the next checkpoint of the standby. ${PRIMARY_READS}`,
+        `Point DATABASE_READ_URL to a standby of DATABASE_URL. After a failover this finding ends with the next checkpoint of the standby. ${PRIMARY_READS}`,
       );
     case 'unavailable':
       return fail(

@@ -20,12 +20,12 @@ const pointing = (Object.keys(ERROR_CATALOGUE) as ErrorCode[]).filter((code) =>
   /details/.test(ERROR_CATALOGUE[code].next),
 );
 
-it('there is advice that points at details', () => {
+it('the catalogue has advice that refers to details', () => {
   expect(pointing).toContain('model_failed');
   expect(pointing.length).toBeGreaterThan(5);
 });
 
-it.each(pointing)('%s is printed with the details that its advice points at', (code) => {
+it.each(pointing)('%s is printed with the details to which its advice refers', (code) => {
   const error = new KernelError(code, {
     message: 'It failed.',
     details: { provider_message: 'quota\n exceeded\u001b[31m', ids: ['a', 'b'], n: 3 },
@@ -38,7 +38,7 @@ it.each(pointing)('%s is printed with the details that its advice points at', (c
   ]);
 });
 
-it('an error that points at none stays one line, and a long value is cut', () => {
+it('an error without such advice stays one line, and a long value is cut', () => {
   const plain = new KernelError('not_found', { message: 'No turn.', details: { turn_id: 'x' } });
   expect(describeError(plain.toJSON())).toHaveLength(1);
   const long = new KernelError('model_failed', { details: { said: 'no '.repeat(5_000) } });
@@ -60,7 +60,7 @@ it('a refusal of a command shows the limit that it names', async () => {
   expect(stderr).toMatch(/raise the limit named in the details\.\n(.*\n)*boxcar: {3}limitBytes: 1000\n/);
 });
 
-it('the end of a turn shows them too: submit --wait and show', async () => {
+it('the end of a turn also shows the details: in submit --wait and show', async () => {
   await using _worker = await createWorker(stack.runtime);
   const submit = ['submit', 'launch_principal', '--arg', 'profile_name=writer', '--arg', 'instruction=hello'];
   const keyed = [...submit, '--key', 'damaged', '--wait'];

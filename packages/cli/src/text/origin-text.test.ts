@@ -35,6 +35,6 @@ test.each<[Partial<TapePlace>, string]>([
   [{ written_by: 'kernel' }, "tape 5: anchor 'phase-1', by the kernel"],
   [{ written_by: 'outside', turn_id: null }, "tape 5: anchor 'phase-1', from outside"],
   [{ entry: 'message', anchor: null, step: 2 }, 'tape 5: message, step 2'],
-])('an entry of a tape says what it is and who wrote it: %j', (place, words) => {
+])('an entry of a tape shows its kind and its author: %j', (place, words) => {
   expect(describePlace(onTape(place))).toBe(words);
 });

@@ -27,23 +27,23 @@ const RULES: Readonly<Record<WhyPart['rule'], string>> = {
   empty: 'stands for a card without words',
   parent: 'parent line: names the agent that asked',
   anchor: 'anchor: its name before the state it carries',
-  note: 'note: a role that may not stand in the middle of a prompt, as marked user text',
-  quoted_call: 'quoted call: names who called what',
+  note: 'note: a role that is not allowed in the middle of a prompt, as marked user text',
+  quoted_call: 'quoted call: names the caller and the call',
   quoted_result: 'quoted result: names the call and its status',
   result_fields: 'result fields that bind this turn, and how to deliver them',
   foreign_result_fields: 'result fields of another task, to be read only',
   reference: 'stands for the card’s words, which a compaction left out: expand reads them',
-  context_contract: 'what an agent that can hand off is told of the length of its context',
+  context_contract: 'the limit of the context, for an agent that can hand off',
   call_name: 'the name of the tool that was called',
   call_id: 'the kernel’s id of the call',
   tool_name: 'tool schema: the name',
   tool_description: 'tool schema: the description',
   tool_parameters: 'tool schema: the parameters',
   selector: 'made by the selector of the turn',
-  'notice.context': 'notice: stands before a first assistant message',
-  'notice.continue': 'notice: stands behind assistant text that waits for no one',
+  'notice.context': 'notice: precedes a first assistant message',
+  'notice.continue': 'notice: follows assistant text without an answer',
   'notice.steps_left': 'notice: few steps are left',
-  'notice.not_available': 'notice: answers a call whose result is not there',
+  'notice.not_available': 'notice: answers a call without a result',
 };
 
 export const describeRule = (rule: WhyPart['rule']): string => RULES[rule];
@@ -66,17 +66,17 @@ export const describeOffer = (offeredBy: keyof typeof OFFERED): string => OFFERE
 function describeRight(right: ReadRight): string {
   switch (right.kind) {
     case 'operator':
-      return 'as the operator, who reads all of the project';
+      return 'as the operator, which reads the whole project';
     case 'owner':
-      return 'as the one whose box it is';
+      return 'as the owner of the box';
     case 'maker':
-      return 'as the one who made it';
+      return 'as the maker of the box';
     case 'profile':
       return 'as the box of its own profile';
     case 'launcher':
-      return 'as the one who launched the agent whose box it is';
+      return 'as the launcher of the agent that owns the box';
     case 'parent':
-      return 'as the one whose turns asked for what was written there, or who was told of it';
+      return 'as the agent whose turns requested the content, or were notified of it';
     case 'grant': {
       const until = right.until === null ? '' : ` until ${right.until.toISOString()}`;
       const upto = right.upto_position === null ? '' : `, up to position ${right.upto_position}`;
@@ -136,7 +136,7 @@ const hopField = (
   index: number,
 ): [string, string] => {
   const target = index === 0 ? '' : ` into box ${into}`;
-  const reader = read_by === null ? 'nobody known' : shortName(read_by);
+  const reader = read_by === null ? 'an unknown reader' : shortName(read_by);
   return [
     'inherited',
     `from box ${from} by ${rule}${ofArgument(argument)}${target}; read by ${reader} ${describeRight(right)}`,

@@ -16,7 +16,7 @@ test('on a terminal progress is one line that fits, and is erased at the end', (
   expect(written).toEqual(['\r\u001b[K1 of 2', '\r\u001b[K2 of 2, which is a ', '\r\u001b[K']);
 });
 
-test('elsewhere progress is a line every five seconds', () => {
+test('without a terminal progress is a line every five seconds', () => {
   const { output, written } = capture(false);
   let now = 0;
   {
@@ -30,7 +30,7 @@ test('elsewhere progress is a line every five seconds', () => {
   expect(written).toEqual(['2 of 3\n']);
 });
 
-test('with JSON there is no progress', () => {
+test('with JSON no progress is printed', () => {
   for (const isTTY of [true, false]) {
     const { output, written } = capture(isTTY);
     let now = 0;

@@ -14,13 +14,13 @@ it('eight digits are enough for ids that differ in them', () => {
   expect(shortIds([]).size).toBe(0);
 });
 
-it('ids of one moment are cut behind the digit that tells them apart, and none ends with a dash', () => {
+it('ids of one moment are cut after the digit that distinguishes them, and none ends with a dash', () => {
   expect([...shortIds([A, B]).values()]).toEqual([A.slice(0, -1), B.slice(0, -1)]);
   const next = A.replace('7d3e-7', '7d3e-8');
   expect([...shortIds([A, next]).values()]).toEqual(['0198c1f2-7d3e-7', '0198c1f2-7d3e-8']);
 });
 
-it('of any ids each beginning belongs to one id', () => {
+it('for any ids, each prefix belongs to one id', () => {
   fc.assert(
     fc.property(fc.array(fc.uuid({ version: 7 })), (ids) => {
       const short = shortIds(ids);

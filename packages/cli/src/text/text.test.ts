@@ -10,7 +10,7 @@ import {
 } from './text.js';
 
 describe('text for terminals', () => {
-  it('what models write cannot steer the terminal', () => {
+  it('contains no control characters that models wrote', () => {
     expect(toPlain('a\u001b[2Jb\u0007\u009b31m\u202ec\nd\te')).toBe('a [2Jb  31m c\nd\te');
     expect(toLine(' a\r\n\tb  c ')).toBe('a b c');
     expect(formatTable([{ title: 'x' }, { title: 'y' }], [['\u001b[1m', 'two\nlines']])).toBe(
@@ -18,7 +18,7 @@ describe('text for terminals', () => {
     );
   });
 
-  it('tables align their columns and never exceed the width', () => {
+  it('has tables with aligned columns that never exceed the width', () => {
     expect(
       formatTable(
         [{ title: 'n', align: 'right' }, { title: 'name', max: 4 }, { title: 'text' }],
@@ -31,7 +31,7 @@ describe('text for terminals', () => {
     ).toBe('   n  name  text\n   1  lon…  abc\n  10  b     xxxxxxx…');
   });
 
-  it('fields are wrapped under their value', () => {
+  it('wraps fields under their value', () => {
     const text = formatFields([
       ['a', 'short'],
       ['long', `${'word '.repeat(20)}${'x'.repeat(90)}`],
@@ -43,13 +43,13 @@ describe('text for terminals', () => {
     expect(text.replace(/\s/g, '')).toContain('x'.repeat(90));
   });
 
-  it('wrapping loses nothing', () => {
+  it('loses nothing by wrapping', () => {
     expect(wrap('', 5)).toEqual(['']);
     expect(wrap('aa bb cc', 5)).toEqual(['aa bb', 'cc']);
     expect(wrap('aaaaaaaaaaa b', 5)).toEqual(['aaaaa', 'aaaaa', 'a b']);
   });
 
-  it('durations are said in the unit that fits', () => {
+  it('shows durations in a suitable unit', () => {
     expect([12, 1_500, 61_000, 3_660_000].map(formatDuration)).toEqual([
       '12 ms',
       '1.5 s',
@@ -59,7 +59,7 @@ describe('text for terminals', () => {
   });
 });
 
-it('short figures keep to five and six columns', () => {
+it('shows short numbers in five and six columns', () => {
   expect([0, 999, 1_234, 45_678, 999_499, 999_500, 5_123_000].map(formatShortCount)).toEqual([
     ...['0', '999', '1.2k', '46k', '999k', '1.0M', '5.1M'],
   ]);

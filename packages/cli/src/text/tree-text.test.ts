@@ -83,7 +83,7 @@ const call = {
 } as never;
 
 describe('a tree of turns', () => {
-  it('says what its turns and their subtrees cost, what is left of the budget, and who waits for it', () => {
+  it('shows the cost of its turns and subtrees, the rest of the budget, and the waiting turns', () => {
     const budget: BudgetReport = {
       budget_id: '0198c1f2-0000-7000-8000-000000000001',
       parent_id: null,
@@ -130,7 +130,7 @@ describe('a tree of turns', () => {
     expect(lines[4]).toMatch(/suspended +2 +1\.2k of 5\.0k +\$1\.25 +2\.3 ?s +budget paused: tokens$/);
   });
 
-  it('is drawn with lines, siblings that are not listed counted in the last one', () => {
+  it('is drawn with lines, and the last line counts siblings that are not listed', () => {
     const lines = formatTree(
       tree([
         node('r', null, { status: 'suspended', pending_calls: 3, open_calls: [call], primitive: 'launch' }),
@@ -152,7 +152,7 @@ describe('a tree of turns', () => {
     ]);
   });
 
-  it('shows which turns are of which batch and how far it is, what is done in one line', () => {
+  it('shows the batch of each turn and its progress, and finished turns in one line', () => {
     const ofBatch = { batch_id: 'b' as TreeNode['batch_id'] };
     const lines = formatTree(
       tree(
@@ -208,7 +208,7 @@ describe('a tree of turns', () => {
     ]);
   });
 
-  it('shows all roots of a run from outside, the batch they are of above them', () => {
+  it('shows all roots of a run from outside, with their batch above them', () => {
     const roots = ['r', 's', 't'].map((id) => node(id, null, { batch_id: 'b' as TreeNode['batch_id'] }));
     const lines = formatTree(
       tree(roots, { batches: [batch('b', null, { total: 3, remaining: 0, status: 'success' })] }),
@@ -232,7 +232,7 @@ describe('a tree of turns', () => {
     ]);
   });
 
-  it('folds siblings until all levels fit into a terminal of 80x24, those under way kept longest', () => {
+  it('folds siblings until all levels fit into a terminal of 80x24, and keeps turns under way longest', () => {
     const wide = (parent: string, status: TreeNode['status']): TreeNode[] =>
       Array.from({ length: 10 }, (_, n) =>
         node(`${parent}${n}`, parent, { status: n < 2 ? status : 'success' }),
@@ -254,7 +254,7 @@ describe('a tree of turns', () => {
     expect(Math.max(...lines.map(widthOf))).toBeLessThanOrEqual(80);
   });
 
-  it('keeps to the width and height of the terminal, and says how much it has left out', () => {
+  it('keeps within the width and height of the terminal, and reports how much is left out', () => {
     const wide = node('r', null, { agent: '作家'.repeat(40), profile: 'other\u001b[31m' });
     const chain = Array.from({ length: 60 }, (_, index) =>
       node(`${index}`, index === 0 ? 'r' : `${index - 1}`),
@@ -266,7 +266,7 @@ describe('a tree of turns', () => {
     expect(lines.join('')).not.toContain('\u001b');
   });
 
-  it('shows ids in full when asked', () => {
+  it('shows full ids on request', () => {
     const id = '0198c1f2-7d3e-7abc-8def-0123456789ab';
     const lines = formatTree(
       { ...tree([node(id, null)]), root_turn_id: id as BudgetedTree['root_turn_id'] },
@@ -330,6 +330,6 @@ it.each<[string, Partial<TreeNode>]>([
     },
   ],
   ['', { status: 'success' }],
-])('a turn waits for: %s', (note, rest) => {
+])('a turn is shown as waiting for: %s', (note, rest) => {
   expect(noteOf(node('r', null, rest), '2026-01-01T00:00:00Z')).toBe(note);
 });

@@ -109,7 +109,7 @@ function describeBatch(batch: TreeBatch): string {
     ...(min_success === null
       ? []
       : [`${formatCount(succeeded)} of ${formatCount(min_success)} successes needed`]),
-    ...(batch.is_awaited || status !== 'running' ? [] : ['nobody waits']),
+    ...(batch.is_awaited || status !== 'running' ? [] : ['no turn waits']),
     ...(status !== 'running' ? [status] : closing === null ? [] : [`ending: ${closing}`]),
   ];
   return `${kind}: ${parts.join(', ')}`;
@@ -230,7 +230,7 @@ function totalsOf(tree: BudgetedTree): string[] {
   const { input_tokens: input, output_tokens: output } = totals.usage;
   return [
     `run ${tree.run_id}`,
-    ...(of.kind === 'run' ? [] : [`${of.kind} ${of.id} and what is below it`]),
+    ...(of.kind === 'run' ? [] : [`${of.kind} ${of.id} and the turns below it`]),
     [
       countOf(totals.turns, 'turn'),
       countOf(totals.steps, 'step'),

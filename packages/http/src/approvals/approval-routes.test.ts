@@ -60,7 +60,7 @@ test('tickets are listed by run, agent and status, page by page, without secrets
     expect([query, (await ask(`/approvals?${query}`)).status]).toEqual([query, 400]);
 });
 
-test('a ticket is shown and decided by the key of the request, below its run and without', async () => {
+test('a ticket is shown and decided with the key of the request, within its run and directly', async () => {
   const { key, key_id } = await createKey(stage.database.pool, {
     scopes: ['approvals:write'],
     name: 'desk',
@@ -109,7 +109,7 @@ test('a ticket is decided once', async () => {
   });
 });
 
-test('what is no decision is refused and decides nothing', async () => {
+test('an invalid decision is refused and decides nothing', async () => {
   const id = await stage.ticket({ bad: true });
   for (const body of [
     {},
@@ -125,7 +125,7 @@ test('what is no decision is refused and decides nothing', async () => {
   expect(await ask(`/approvals/${id}`)).toMatchObject({ body: { status: 'pending' } });
 });
 
-test('an id of another project or run is answered as one that does not exist', async () => {
+test('an id of another project or run is answered like an unknown id', async () => {
   const { rows } = await stage.database.pool.query<{ id: ProjectId }>(
     "select id from boxcar.projects where name = 'other'",
   );
@@ -169,7 +169,7 @@ test('each request makes a constant number of statements', async () => {
   expect(await count(`/approvals/${id}`)).toHaveLength(3);
 });
 
-describe('events of a ticket', () => {
+describe('the events of a ticket', () => {
   const follow = (id: string, headers: Readonly<Record<string, string>> = {}) =>
     fetch(`${stage.url}/runs/run-1/approvals/${id}/events`, { headers: { ...bearer(reader), ...headers } });
   const eventsOf = (text: string) =>
@@ -181,7 +181,7 @@ describe('events of a ticket', () => {
         return { id, event, ticket: JSON.parse(data ?? '') as Body };
       });
 
-  test('the request comes first, the decision of any process after it, and then the stream ends', async () => {
+  test('begin with the request, continue with a decision from any process, and then the stream ends', async () => {
     const id = await stage.ticket({ followed: 1 });
     const responses = await Promise.all([follow(id), follow(id), follow(id)]);
     const texts = responses.map((response) => response.text());
@@ -202,7 +202,7 @@ describe('events of a ticket', () => {
     ]);
   });
 
-  test('a ticket whose time is over is told, also without a worker', async () => {
+  test('include the expiry of a ticket, also without a worker', async () => {
     const id = await stage.ticket({ followed: 2 }, { timeoutMs: 200 });
     expect(eventsOf(await (await follow(id)).text()).at(-1)).toMatchObject({
       event: 'approval.updated',
@@ -211,7 +211,7 @@ describe('events of a ticket', () => {
   });
 });
 
-test('a frame that is killed and started anew goes on from the rows', async () => {
+test('continue from the rows after the frame was killed and started again', async () => {
   const id = await stage.ticket({ restart: true });
   await using again = await openStage();
   void again;
@@ -219,7 +219,7 @@ test('a frame that is killed and started anew goes on from the rows', async () =
   expect(await ask(`/approvals/${id}`)).toMatchObject({ body: { status: 'approved' } });
 });
 
-test('without a gate every route says so', async () => {
+test('report in every route when there is no gate', async () => {
   await using off = await openStage({ approvalMs: null });
   const key = await off.key(['approvals:read', 'approvals:write']);
   for (const { method, path } of off.frame.routes.filter(({ path }) => path.includes('approvals'))) {

@@ -56,7 +56,7 @@ async function begin(target_agent: string, rest: object = {}): Promise<string> {
   return String(body.handoff_id);
 }
 
-test('a handoff is asked for, and shown with its log', async () => {
+test('a handoff is requested, and is shown with its log', async () => {
   const id = await begin('echo', { payload: { n: 1 }, source_agent: 'main' });
   await tool.waitForHandoff(id);
   expect(await ask(`/handoffs/${id}`)).toMatchObject({
@@ -93,7 +93,7 @@ test('handoffs are listed by their filters, page by page', async () => {
     expect([query, (await ask(`/handoffs?${query}`)).status]).toEqual([query, 400]);
 });
 
-test('a wrong request is refused in the words of the tool', async () => {
+test('an invalid request is refused with the words of the tool', async () => {
   for (const [body, status, code] of [
     [{ task: 'x' }, 400, 'bad_request'],
     [{ target_agent: 'nobody', task: 'x' }, 404, 'not_found'],
@@ -104,7 +104,7 @@ test('a wrong request is refused in the words of the tool', async () => {
     expect([body, await ask('/handoffs', { body })]).toMatchObject([body, { status, body: { code } }]);
 });
 
-test('what another project or agent has is answered as what does not exist', async () => {
+test('objects of another project or agent are answered like unknown objects', async () => {
   const id = await begin('asker');
   const missing = '00000000-0000-7000-8000-00000000000f';
   const bodies: string[] = [];
@@ -129,7 +129,7 @@ test('what another project or agent has is answered as what does not exist', asy
   expect(await ask('/handoffs?source_agent=main', { key: agents })).toMatchObject({ body: { handoffs: [] } });
 });
 
-test('a key of an agent asks in its name, and sees what it has asked for', async () => {
+test('a key of an agent requests in its name, and sees the agent’s own requests', async () => {
   const { status, body } = await ask('/handoffs', { key: agents, body: { target_agent: 'echo', task: 'x' } });
   expect(status).toBe(202);
   expect(await ask(`/handoffs/${String(body.handoff_id)}`, { key: agents })).toMatchObject({
@@ -145,7 +145,7 @@ test('a key of an agent asks in its name, and sees what it has asked for', async
   });
 });
 
-test('a question is answered by the key of the request, once', async () => {
+test('a question is answered with the key of the request, once', async () => {
   const id = await begin('asker');
   await expect.poll(async () => (await ask(`/handoffs/${id}/messages`)).body.messages).toHaveLength(1);
   const replied = await ask(`/handoffs/${id}/messages`, { body: { text: 'this', question: 1 } });
@@ -163,7 +163,7 @@ test('a question is answered by the key of the request, once', async () => {
   expect(await ask(`/handoffs/${id}/messages`, { body: { text: ' ' } })).toMatchObject({ status: 400 });
 });
 
-test('a handoff is read while it is written, and a reader that comes back goes on after what it has seen', async () => {
+test('a handoff is read while it is written, and a returning reader continues after the parts that it has seen', async () => {
   const id = await begin('poet');
   const follow = (headers: Readonly<Record<string, string>> = {}) =>
     fetch(`${stage.url}/handoffs/${id}/events`, { headers: { ...bearer(writer), ...headers } });
@@ -196,7 +196,7 @@ test('a handoff is read while it is written, and a reader that comes back goes o
   expect((await follow({ 'last-event-id': 'x' })).status).toBe(400);
 });
 
-test('without the feature nothing is asked for, and what there is can be read', async () => {
+test('without the feature no handoff can be requested, and existing handoffs can be read', async () => {
   await using off = await openStage();
   const key = await off.key(['handoffs:read', 'handoffs:write']);
   const answer = await fetch(`${off.url}/handoffs`, {

@@ -12,7 +12,7 @@ const codeOf = (check: () => unknown): unknown => {
 
 const NOT_DURATIONS = [0, -1, Number.NaN, Infinity, -Infinity, MAX_DURATION_MS + 1, '5', null, undefined, {}];
 
-test('a duration is positive and at most 30 days; other values are refused with the name of their field', () => {
+test('a duration must be positive and at most 30 days; other values are refused with the name of their field', () => {
   for (const value of NOT_DURATIONS)
     expect(
       codeOf(() => checkDuration(value, 'timeoutMs')),
@@ -28,7 +28,7 @@ test('a duration is positive and at most 30 days; other values are refused with 
   });
 });
 
-test('a wait may be without limit', () => {
+test('a wait may have no time limit', () => {
   expect(checkWait(Infinity, 'timeoutMs')).toBe(Infinity);
   expect(checkWait(5, 'timeoutMs')).toBe(5);
   for (const value of NOT_DURATIONS.filter((each) => each !== Infinity))
@@ -38,7 +38,7 @@ test('a wait may be without limit', () => {
     ).toMatchObject({ code: 'bad_request' });
 });
 
-test('a whole number is within its range', () => {
+test('a whole number must be within its range', () => {
   for (const value of [0, 1.5, 11, Number.NaN, Infinity, '3', null])
     expect(
       codeOf(() => checkWholeNumber(value, 'n', { min: 1, max: 10 })),

@@ -11,7 +11,7 @@ import { parseJsonValue } from './json.js';
 const codes = Object.keys(ERROR_CATALOGUE) as ErrorCode[];
 
 describe('the catalogue', () => {
-  test.each(codes)('says of %s what it means and what to do next', (code) => {
+  test.each(codes)('says what the code %s means and what to do next', (code) => {
     const entry = ERROR_CATALOGUE[code];
     expect(code).toMatch(/^[a-z]+(_[a-z]+)*$/);
     expect(entry.message).toMatch(/\.$/);
@@ -35,7 +35,7 @@ describe('a kernel error', () => {
     });
   });
 
-  test('has its parts as data, and can be told again without its next step twice', () => {
+  test('gives its parts as data, and a restated error has its next step only once', () => {
     const error = new KernelError('bad_request', {
       message: 'name: is missing.',
       next: 'Send a name.',
@@ -65,23 +65,26 @@ describe('a kernel error', () => {
     ['name: is missing.', 'tasks.0.name: is missing. Send a name.'],
     ['Line 3: name: is missing.', 'tasks.0.name: Line 3: is missing. Send a name.'],
     ['A name is missing.', 'tasks.0.name: A name is missing. Send a name.'],
-  ])('names its field once when the field of a larger input replaces it: %s', (message, told) => {
-    const error = new KernelError('bad_request', {
-      message,
-      next: 'Send a name.',
-      details: { field: 'name' },
-    });
-    expect(error.atField('tasks.0.name').message).toBe(told);
-  });
+  ])(
+    'names its field once when an error about the whole input is moved to that field: %s',
+    (message, told) => {
+      const error = new KernelError('bad_request', {
+        message,
+        next: 'Send a name.',
+        details: { field: 'name' },
+      });
+      expect(error.atField('tasks.0.name').message).toBe(told);
+    },
+  );
 
-  test('shows its parts once, however it is printed', () => {
+  test('shows each part once, in every way of printing it', () => {
     const error = new KernelError('not_found', { message: 'No box x.', details: { box_id: 'x' } });
     expect(Object.keys(error).sort()).toEqual(['code', 'details', 'name']);
     expect(inspect(error)).not.toMatch(/problem|next:/);
     expect({ ...error }).toEqual({ code: 'not_found', details: { box_id: 'x' }, name: 'KernelError' });
   });
 
-  test('without details has none on the wire', () => {
+  test('without details sends no details on the wire', () => {
     expect(new KernelError('conflict').toJSON()).toEqual({
       code: 'conflict',
       message: expect.stringContaining(ERROR_CATALOGUE.conflict.message),
@@ -89,7 +92,7 @@ describe('a kernel error', () => {
   });
 });
 
-describe('whatever is thrown', () => {
+describe('any thrown value', () => {
   const unprintable = {
     toString() {
       throw new Error('no');
@@ -98,7 +101,7 @@ describe('whatever is thrown', () => {
 
   test.each([
     ['an error', new Error('boom'), 'boom'],
-    ['a text', 'boom', 'boom'],
+    ['a string', 'boom', 'boom'],
     ['undefined', undefined, 'undefined'],
     ['a symbol', Symbol('s'), 'Symbol(s)'],
     ['an object without prototype', Object.create(null), '[unreadable]'],
@@ -109,15 +112,15 @@ describe('whatever is thrown', () => {
       `no such: ${'x'.repeat(200)}…`,
     ],
     [
-      'an error whose message is no text',
+      'an error whose message is not a string',
       Object.assign(new Error('x'), { message: unprintable }),
       '[unreadable]',
     ],
-  ])('has a body: %s', (_name, thrown, message) => {
+  ])('becomes a valid error body: %s', (_name, thrown, message) => {
     expect(toErrorBody(thrown, 'tool_failed')).toEqual({ code: 'tool_failed', message });
   });
 
-  test('keeps its code when it has one', () => {
+  test('keeps its code when it has a code', () => {
     expect(toErrorBody(new KernelError('conflict'), 'tool_failed').code).toBe('conflict');
     expect(toErrorBody(new Error('x')).code).toBe('internal_error');
   });
@@ -141,13 +144,13 @@ describe('an error', () => {
           'card',
         ),
     ],
-    ['a key of many words', () => parseCardInput({ [`${'k '.repeat(1_000)}.`]: 1 }, 'card')],
+    ['a key with many words', () => parseCardInput({ [`${'k '.repeat(1_000)}.`]: 1 }, 'card')],
     [
-      'a path of many words',
+      'a path with many words',
       () => parseJsonValue({ [`${'k '.repeat(1_000)}.`]: { a: Number.NaN } }, 'input'),
     ],
     [
-      'fields that nobody asked for',
+      'fields that were not asked for',
       () =>
         checkResult(Object.fromEntries(Array.from({ length: 10_000 }, (_, i) => [`k k k ${i}`, 1])), [
           { name: 'a', required: false },
@@ -157,7 +160,7 @@ describe('an error', () => {
     ['an id', () => parseId(long, 'turn')],
     ['a command', () => readTapeCommand(`,${long} ${long}`)],
     ['words', () => readTapeCommand(`,${'no such '.repeat(100_000)}`)],
-  ])('repeats 200 characters of an input at most: %s', (_what, run) => {
+  ])('repeats at most 200 characters of an input: %s', (_what, run) => {
     try {
       run();
     } catch (error) {
@@ -185,18 +188,18 @@ describe('an error', () => {
         ),
     ],
     [
-      'fields that nobody asked for',
+      'fields that were not asked for',
       () =>
         checkResult(Object.fromEntries(Array.from({ length: 1_000 }, (_, i) => [`k${i}`, 1])), [
           { name: 'a', required: false },
         ]),
     ],
-  ])('names some of many and counts the others: %s', (_what, run) => {
+  ])('lists some of many values and counts the others: %s', (_what, run) => {
     expect(run).toThrow(/k0\b.*and \d+ more/);
     expect(run).not.toThrow(/k200\b/);
   });
 
-  test('has details of limited size, and says what it left out', () => {
+  test('has details of limited size, and reports what it left out', () => {
     const ids = (count: number) => Array.from({ length: count }, (_, i) => `${i}`.padStart(36, '0'));
     const made = (details: Record<string, unknown>) => new KernelError('bad_request', { details }).details;
     expect(made({ turn_ids: ids(400), turn_id: 'a' })).toEqual({ turn_ids: ids(400), turn_id: 'a' });
@@ -215,7 +218,7 @@ describe('an error', () => {
       expect(JSON.stringify(made(details)).length).toBeLessThan(40_000);
   });
 
-  test('keeps what it says itself', () => {
+  test('keeps the kernel’s own words in full when it cuts a long input', () => {
     const message = `profile_name: '${'a b '.repeat(1_000)}' is not known. ${'Say more. '.repeat(100)}`;
     const error = new KernelError('bad_request', {
       message,
@@ -229,7 +232,7 @@ describe('an error', () => {
   });
 });
 
-test('an error without a field keeps all words when it is given one', () => {
+test('an error that has no field keeps all its words when a field is added', () => {
   const error = new KernelError('not_found', { message: "No profile 'undefined: x'." });
   expect(error.atField('arguments.a').message).toContain("arguments.a: No profile 'undefined: x'.");
 });

@@ -35,41 +35,46 @@ const longestIn = (text: string, wanted: string): number =>
     ),
   );
 
-describe('a text is found', () => {
+describe('a search in a text', () => {
   test.each<[string, string, string, readonly (string | undefined)[]]>([
-    ['as it is, everywhere', 'abcabc', 'bc', ['exact', 'bc', 'bc']],
-    ['without overlaps', 'aaaa', 'aa', ['exact', 'aa', 'aa']],
-    ['as it is, escapes included', '{"a":"x\\ny"}', 'x\\ny', ['exact', 'x\\ny']],
+    ['finds the text as it is, everywhere', 'abcabc', 'bc', ['exact', 'bc', 'bc']],
+    ['finds matches that do not overlap', 'aaaa', 'aa', ['exact', 'aa', 'aa']],
+    ['finds the text as it is, escapes included', '{"a":"x\\ny"}', 'x\\ny', ['exact', 'x\\ny']],
     [
-      'however a terminal wrapped and indented it',
+      'finds a text that a terminal wrapped and indented',
       'one two\n\nthree',
       'two three\n',
       ['whitespace', 'two\n\nthree'],
     ],
     [
-      'where control characters were shown as spaces',
+      'finds a text whose control characters were shown as spaces',
       'red\u001b[0m',
       'red [0m',
       ['whitespace', 'red\u001b[0m'],
     ],
-    ['when the end was cut', 'a long story', '  a  long …', ['whitespace', 'a long']],
-    ['when JSON escaped its line ends', '{"a":"x\\ny"}', 'x\ny', ['unescaped', 'x\\ny']],
+    ['finds a text whose end was cut', 'a long story', '  a  long …', ['whitespace', 'a long']],
+    ['finds a text whose line ends JSON escaped', '{"a":"x\\ny"}', 'x\ny', ['unescaped', 'x\\ny']],
     [
-      'when JSON escaped its quotes, twice',
+      'finds a text whose quotes JSON escaped twice',
       '"say \\\\\\"hi\\\\\\""',
       'say "hi"',
       ['unescaped', 'say \\\\\\"hi\\\\\\"'],
     ],
-    ['when it was copied escaped', 'say "hi"', 'say \\"hi\\"', ['unescaped', 'say "hi"']],
-    ['when JSON escaped its letters', '"gr\\u00f6\\u00dfe"', 'größe', ['unescaped', 'gr\\u00f6\\u00dfe']],
-    ['not at all', 'abc', 'd', [undefined]],
-    ['not when it is blank', 'a b', ' \n', [undefined]],
-    ['not when it is empty', 'a b', '', [undefined]],
+    ['finds a text that was copied escaped', 'say "hi"', 'say \\"hi\\"', ['unescaped', 'say "hi"']],
+    [
+      'finds a text whose letters JSON escaped',
+      '"gr\\u00f6\\u00dfe"',
+      'größe',
+      ['unescaped', 'gr\\u00f6\\u00dfe'],
+    ],
+    ['finds nothing when the text is not there', 'abc', 'd', [undefined]],
+    ['finds nothing when the wanted text is blank', 'a b', ' \n', [undefined]],
+    ['finds nothing when the wanted text is empty', 'a b', '', [undefined]],
   ])('%s', (_how, text, wanted, expected) => {
     expect(found(text, wanted)).toEqual(expected);
   });
 
-  test('whatever it is: every piece of every text, also after JSON escaped it', () => {
+  test('finds every piece of every text, also after JSON escaped the text', () => {
     fc.assert(
       fc.property(fc.string({ unit: 'binary', minLength: 1 }), fc.nat(), fc.nat(), (text, from, length) => {
         const start = from % text.length;
@@ -85,7 +90,7 @@ describe('a text is found', () => {
 
 const scraps = fc.string({ unit: fc.constantFrom('a', 'b', ' ', '\n', '\\'), maxLength: 40 });
 
-test('where it is, is what the simplest search says, however often it repeats itself', () => {
+test('a search for an exact text finds the same places as the simplest search, also in a text that repeats itself', () => {
   fc.assert(
     fc.property(scraps, fc.string({ unit: fc.constantFrom('a', 'b', ' '), minLength: 1 }), (text, wanted) => {
       const starts: number[] = [];
@@ -97,7 +102,7 @@ test('where it is, is what the simplest search says, however often it repeats it
   );
 });
 
-test('it is found across every stride of a long text, in each way', () => {
+test('each kind of search finds a text that crosses the border between two strides of a long text', () => {
   const wanted = 'needle of "hay" and straw';
   for (const [match, written] of [
     ['exact', wanted],
@@ -111,7 +116,7 @@ test('it is found across every stride of a long text, in each way', () => {
   }
 });
 
-test('the longest beginning that is found', () => {
+test('the length of the longest prefix that occurs in the text is reported', () => {
   const text = 'the quick brown fox';
   expect(longestIn(text, 'the quick red fox')).toBe('the quick '.length);
   expect(longestIn(text, 'zebra')).toBe(0);
@@ -119,7 +124,7 @@ test('the longest beginning that is found', () => {
   expect(longestIn('{"a":"the\\nquick"}', 'the  quick\n\nred fox')).toBe('the  quick\n\n'.length);
 });
 
-test('the longest beginning is the longest that a search for it finds', () => {
+test('the longest prefix that is reported is the longest that a search finds', () => {
   const words = fc.string({ unit: fc.constantFrom('a', 'b', ' ', '\n'), minLength: 1, maxLength: 12 });
   fc.assert(
     fc.property(scraps, words, (text, wanted) => {
@@ -138,7 +143,7 @@ test('the longest beginning is the longest that a search for it finds', () => {
   );
 });
 
-test('the work grows with the text alone: whatever is looked for, and however alike both are', () => {
+test('the work of a search grows only with the length of the text, even when the text and the wanted words are much alike', () => {
   const length = 200_000;
   for (const unit of ['x', 'ab', ' ', '\\', '\n"', '\u0000a']) {
     const text = unit.repeat(length / unit.length);
@@ -150,7 +155,7 @@ test('the work grows with the text alone: whatever is looked for, and however al
   }
 });
 
-test('a search stops again and again, and never works through more than one stride at once', () => {
+test('a search pauses repeatedly, and works through at most one stride between two pauses', () => {
   const text = 'some words of no great interest. '.repeat(5_000);
   for (const match of TEXT_MATCHES) {
     const steps = [...new WantedText('some other words').search(text, match, { onFound: () => true })];

@@ -20,10 +20,10 @@ function wordsOf(schema: z.ZodType, value: unknown): readonly string[] {
 
 const TASK = { target_strategy: 'new', target_ref: 'writer', instruction: 'Write.' };
 
-describe('the findings of a large or manifold schema', () => {
+describe('the findings of a large schema or a schema with alternatives', () => {
   const MANY = Array.from({ length: 5_000 }, (_, index) => `word${index}`);
 
-  it('list 40 words and count the others', () => {
+  it('list 40 allowed words and count the others', () => {
     const one = z.object({ mode: z.enum(MANY as [string, ...string[]]) });
     const either = z.object({
       mode: z.union(MANY.map((word) => z.literal(word)) as [z.ZodLiteral, z.ZodLiteral]),
@@ -35,13 +35,13 @@ describe('the findings of a large or manifold schema', () => {
     );
   });
 
-  it('compare no words whose lengths are far apart', () => {
+  it('do not compare words whose lengths differ widely', () => {
     // A letter-by-letter comparison would take minutes.
     expect(suggest('x'.repeat(99), Array(200).fill('y'.repeat(200_000)))).toBeUndefined();
     expect(suggest('wrod', ['words', 'word', 'w-o_rd'])).toBe('word');
   });
 
-  it('are those of the alternative that a word names, and list the words when it names none', () => {
+  it('are those of the alternative that the input names, and list the allowed words when the input names none of them', () => {
     const either = z.union([
       z.strictObject({ kind: z.literal('file'), path: z.string() }),
       z.strictObject({ kind: z.literal('mail'), to: z.string(), subject: z.string(), text: z.string() }),
@@ -62,7 +62,7 @@ describe('the findings of a large or manifold schema', () => {
 describe('the findings of an input', () => {
   it.each([
     ['a text that is missing', {}, ['text: is missing; it must be a string']],
-    ['another kind', { text: 5 }, ['text: must be a string, not a number']],
+    ['a value of another kind', { text: 5 }, ['text: must be a string, not a number']],
     ['null', { text: null }, ['text: must be a string, not null']],
     [
       'an unknown key near a known one',
@@ -79,12 +79,20 @@ describe('the findings of an input', () => {
     ['a number that is too large', { text: '', count: 11 }, ['count: must be at most 10']],
     ['a limit that is not reached', { text: '', ratio: 0 }, ['ratio: must be more than 0']],
     [
-      'a word of a list',
+      'a word from a list',
       { text: '', mode: 'clon' },
       ["mode: must be one of 'new', 'clone', not 'clon'; did you mean 'clone'?"],
     ],
-    ['no word of a list', { text: '', mode: 7 }, ["mode: must be one of 'new', 'clone', not a number"]],
-    ['neither of two kinds', { text: '', ids: 5 }, ['ids: must be a string or a list, not a number']],
+    [
+      'a word that is not in the list',
+      { text: '', mode: 7 },
+      ["mode: must be one of 'new', 'clone', not a number"],
+    ],
+    [
+      'a value of neither of two kinds',
+      { text: '', ids: 5 },
+      ['ids: must be a string or a list, not a number'],
+    ],
     ['a part of the second alternative', { text: '', ids: ['a', ''] }, ['ids.1: must not be empty']],
     [
       'a time without a zone',
@@ -93,7 +101,7 @@ describe('the findings of an input', () => {
     ],
     ['a list that is too long', { text: '', names: ['a', 'b', 'c'] }, ['names: must have at most 2 items']],
     [
-      'several at once',
+      'several findings at once',
       { text: 1, count: 'x', mode: 'new' },
       ['text: must be a string, not a number', 'count: must be a number, not a string'],
     ],
@@ -110,11 +118,11 @@ describe('the findings of an input', () => {
     expect(wordsOf(schema, value).map((line) => line.replace(/^: /, ''))).toEqual(expected);
   });
 
-  it('keep the words that a schema has of its own', () => {
+  it('keep the custom messages of a schema', () => {
     expect(wordsOf(z.string({ error: 'give a name' }), 1)).toEqual([': give a name']);
   });
 
-  it('name what a discriminated union takes', () => {
+  it('name the words that a discriminated union takes', () => {
     const schema = z.discriminatedUnion('kind', [
       z.strictObject({ kind: z.literal('text') }),
       z.strictObject({ kind: z.literal('json') }),
@@ -153,7 +161,7 @@ describe('the findings of an input', () => {
     expect(error.message).toContain("arguments: unknown key 'contextboxid' (did you mean 'context_box_id'?)");
   });
 
-  it('counts what does not fit into a message', () => {
+  it('count the findings that do not fit into a message', () => {
     const many = Array.from({ length: 30 }, (_, index) => ({ path: `a.${index}`, message: 'is missing' }));
     expect(findingWords(many)).toMatch(/a\.9: is missing\. And 20 more\.$/);
   });
@@ -179,7 +187,7 @@ const JUNK: readonly unknown[] = [
   1e300,
 ];
 
-describe('a rule about several members is told beside the findings of the members', () => {
+describe('a finding about several members is reported together with the findings of each member', () => {
   it.each<[string, z.ZodType, unknown, readonly string[]]>([
     [
       'provision_agent',
@@ -193,7 +201,7 @@ describe('a rule about several members is told beside the findings of the member
       ],
     ],
     [
-      'provision_agent with an action that is none: no rule of an action is applied',
+      'provision_agent with an action that is not valid: no rule of an action is applied',
       provisionAgentSchema,
       { action: 'make', derived_from: 'x' },
       ["action: must be one of 'ensure', 'create', 'derive', not 'make'"],
@@ -208,7 +216,7 @@ describe('a rule about several members is told beside the findings of the member
       ],
     ],
     [
-      'fork_join with tasks that are no list',
+      'fork_join with tasks that are not a list',
       forkJoinSchema,
       { tasks: 5, min_success: 2 },
       ['tasks: must be a list, not a number'],
@@ -220,7 +228,7 @@ describe('a rule about several members is told beside the findings of the member
       [": unknown key 'colour'; known here are cards, card_ids", ': give cards or card_ids'],
     ],
     [
-      'create_box with cards that are no list',
+      'create_box with cards that are not a list',
       createBoxSchema,
       { cards: 5 },
       ['cards: must be a list, not a number'],
@@ -230,7 +238,7 @@ describe('a rule about several members is told beside the findings of the member
   });
 });
 
-describe('no finding has the words of the library', () => {
+describe('no finding uses the words of the schema library', () => {
   it.each([
     ['delegate_async', delegateAsyncSchema, TASK],
     ['fork_join', forkJoinSchema, { tasks: [TASK] }],
@@ -250,7 +258,7 @@ describe('no finding has the words of the library', () => {
     expect([...seen].filter((line) => RAW.test(line))).toEqual([]);
   });
 
-  it('a handover and a profile name all findings, too', () => {
+  it('a handover and a profile also report all their findings at once', () => {
     expect(() =>
       parseHandover({ target_profile_config: 5, context_packing_config: { budget_tokens: 'x' } }),
     ).toThrow(

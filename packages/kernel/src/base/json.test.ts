@@ -58,7 +58,7 @@ describe('canonical JSON', () => {
     );
   });
 
-  test('is the same for the same value, whatever the order of its keys', () => {
+  test('is the same for the same value in any order of keys', () => {
     fc.assert(
       fc.property(fc.jsonValue(), (value) => {
         const shuffle = (part: unknown): unknown => {
@@ -83,7 +83,7 @@ describe('canonical JSON', () => {
   });
 });
 
-test('sha256 is over UTF-8, in lower-case hex', () => {
+test('the sha256 is computed over UTF-8, and is printed in lower-case hex', () => {
   expect(sha256('')).toBe('e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855');
   expect(sha256('ä')).toBe(
     createHash('sha256')
@@ -93,7 +93,7 @@ test('sha256 is over UTF-8, in lower-case hex', () => {
 });
 
 describe('JSON from callers', () => {
-  test('passes as it is, in its key order, and as a copy', () => {
+  test('is accepted unchanged, in its key order, as a copy', () => {
     fc.assert(
       fc.property(fc.jsonValue(), (value) => {
         const parsed = parseJsonValue(value, 'input');
@@ -119,11 +119,11 @@ describe('JSON from callers', () => {
     ['a map', new Map(), 'input'],
     ['a class', new (class A {})(), 'input'],
     ['bytes', Buffer.from('x'), 'input'],
-  ])('is refused with its place when it holds %s', (_name, value, field) => {
+  ])('is refused with the place of the fault when it holds %s', (_name, value, field) => {
     expect(refused(value)).toMatchObject({ code: 'bad_request', details: { field } });
   });
 
-  test('is refused beyond 200 levels, a circle too', () => {
+  test('is refused beyond 200 levels of nesting, and when it contains a circle', () => {
     expect(refused(nested(200))).toBeUndefined();
     expect(refused(nested(201))?.code).toBe('bad_request');
     const circle: Record<string, unknown> = {};
@@ -131,7 +131,7 @@ describe('JSON from callers', () => {
     expect(refused(circle)?.code).toBe('bad_request');
   });
 
-  test('drops members that are undefined, keeps objects without prototype and __proto__ as data', () => {
+  test('drops undefined members, and keeps objects without a prototype and keys named __proto__ as data', () => {
     expect(parseJsonValue({ a: undefined, b: 1 }, 'input')).toEqual({ b: 1 });
     expect(parseJsonValue(Object.assign(Object.create(null), { a: 1 }), 'input')).toEqual({ a: 1 });
     const parsed = parseJsonValue(JSON.parse('{"__proto__":{"polluted":true}}'), 'input');
@@ -141,13 +141,13 @@ describe('JSON from callers', () => {
 });
 
 describe('text from models', () => {
-  test('loses NUL and lone surrogates, and says so', () => {
+  test('loses NUL and lone surrogates, and the result says so', () => {
     expect(sanitizeText('fine \ud83d\ude00')).toEqual({ value: 'fine \ud83d\ude00', isChanged: false });
     expect(sanitizeText(`a\u0000b${SURROGATE}`)).toEqual({ value: 'a\ufffdb\ufffd', isChanged: true });
   });
 });
 
-describe('whatever a tool returns', () => {
+describe('any value that a tool returns', () => {
   const circle: Record<string, unknown> = { name: 'ring' };
   circle.self = circle;
   const shared = { a: 1 };
@@ -166,7 +166,7 @@ describe('whatever a tool returns', () => {
     ['a circle', circle, { name: 'ring', self: '[circular]' }, true],
     ['a circle without prototype', noPrototype, { self: '[circular]' }, true],
     ['the same object twice', [shared, { b: shared }], [{ a: 1 }, { b: { a: 1 } }], false],
-    ['the same object twice beside a BigInt', [shared, shared, 1n], [{ a: 1 }, { a: 1 }, '1'], true],
+    ['the same object twice and a BigInt', [shared, shared, 1n], [{ a: 1 }, { a: 1 }, '1'], true],
     ['NUL', { 'a\u0000': ['b\u0000'] }, { 'a\ufffd': ['b\ufffd'] }, true],
     ['a lone surrogate', SURROGATE, '\ufffd', true],
     [
@@ -181,7 +181,7 @@ describe('whatever a tool returns', () => {
       true,
     ],
     [
-      'what cannot even be printed',
+      'a value that cannot even be printed',
       {
         toJSON() {
           throw new Error('no');
@@ -204,7 +204,7 @@ describe('whatever a tool returns', () => {
     expect(JSON.stringify(value).includes('[nested too deeply]')).toBe(depth > 200);
   });
 
-  test('becomes what callers may send', () => {
+  test('becomes JSON that callers may also send', () => {
     fc.assert(
       fc.property(
         fc.anything({ withBigInt: true, withDate: true, withMap: true, withSet: true }),

@@ -12,7 +12,7 @@ test.each([
   ['written with escapes', '{"b":1,"1":2}', String.raw`{"b":1, "\u0031" :2}`],
   ['a `__proto__` key', '{"2":{"b":1,"0":1},"__proto__":{"9":1,"8":2},"1":1}'],
   [
-    'equal keys: the place of the first, the value of the last',
+    'equal keys: the place of the first key, the value of the last key',
     '{"b":{"0":1},"1":2}',
     '{"b":{"7":1,"x":{"2":1,"1":1}},"1":1,"b":{"0":1},"1":2}',
   ],
@@ -29,7 +29,7 @@ test.each([
   expect(jsonText(value)).toBe(expected);
 });
 
-test('values that callers give and take along keep the order', () => {
+test('values that callers send and read back keep their key order', () => {
   const text = '{"b":{"10":"\\u0000","2":[{"z":1,"0":2}]},"1":null}';
   const value = parseJson(text.replace('\\u0000', 'x')) as Record<string, unknown>;
   expect(jsonText(parseJsonValue(value, 'input'))).toBe(jsonText(value));
@@ -43,7 +43,7 @@ test('values that callers give and take along keep the order', () => {
   expect(pythonJson(parseJsonValue(value.b, 'b'))).toBe('{"10": "x", "2": [{"z": 1, "0": 2}]}');
 });
 
-test('a schema changes no order: keys it fills in follow', () => {
+test('a schema does not change the key order: the keys that it fills in follow at the end', () => {
   const schema = z.array(
     z.strictObject({
       name: z.string().trim(),
@@ -56,7 +56,7 @@ test('a schema changes no order: keys it fills in follow', () => {
   expect(jsonText(parsed.data)).toBe('[{"more":{"10":1,"2":2},"name":"a","size":1},{"size":2,"name":"b"}]');
 });
 
-test('a value that was changed since is printed as it is: without keys that are gone, new ones last', () => {
+test('a changed value is printed as it is now: without removed keys, and with new keys last', () => {
   const value = parseJson('{"b":1,"1":2}') as Record<string, number>;
   delete value.b;
   value.c = 3;
@@ -64,7 +64,7 @@ test('a value that was changed since is printed as it is: without keys that are 
   expect(jsonText(value)).toBe('{"1":2,"c":3}');
 });
 
-test('any value is printed as JSON.stringify prints it, and any text comes back', () => {
+test('any value is printed as JSON.stringify prints it, and any JSON text is printed again as it was', () => {
   const values = fc.jsonValue({ noUnicodeString: false } as never);
   fc.assert(
     fc.property(values, (value) => {
@@ -91,7 +91,7 @@ test('any value is printed as JSON.stringify prints it, and any text comes back'
   ).toBe('{"at":"1970-01-01T00:00:00.000Z","list":[null,null],"order":{"b":1,"1":2}}');
 });
 
-test('a text that is not valid JSON is refused as JSON.parse refuses it, and depth is no matter', () => {
+test('a text that is not valid JSON is refused with the message of JSON.parse, at any depth', () => {
   expect(() => parseJson('{"1":')).toThrow(SyntaxError);
   const deep = `${'{"1":'.repeat(5_000)}1${'}'.repeat(5_000)}`;
   expect(parseJson(deep)).toBeTypeOf('object');

@@ -15,7 +15,7 @@ const shownOf = (parts: readonly string[]): readonly string[] => {
   return [...parts.map((part) => text.push(part)), text.end()];
 };
 
-describe('a text in parts', () => {
+describe('a text that arrives in parts', () => {
   test.each([
     `begin ${KEY} end`,
     `${KEY}-and-more`,
@@ -27,7 +27,7 @@ describe('a text in parts', () => {
     'NUL \u0000, a lone \ud800 surrogate, a pair \ud83d\ude00 and an end \ud83d',
     'plain: words, with colons? and & more',
     '',
-  ])('is the masked text, however it is cut: %j', (whole) => {
+  ])('is masked like the whole text, in any division into parts: %j', (whole) => {
     const masked = sanitizeText(maskSecrets(whole)).value;
     for (let at = 0; at <= whole.length; at += 1)
       for (let to = at; to <= whole.length; to += 1)
@@ -37,7 +37,7 @@ describe('a text in parts', () => {
     );
   });
 
-  test('words are shown at once', () => {
+  test('shows its words at once', () => {
     expect(shownOf(['Hello', ' world', ', we go', ' on 12'])).toEqual([
       'Hello',
       ' world',
@@ -47,7 +47,7 @@ describe('a text in parts', () => {
     ]);
   });
 
-  test('a text without spaces is not held for ever', () => {
+  test('is not held back forever when it has no spaces', () => {
     const text = new MaskedText();
     const long = `http://${'a'.repeat(100_000)}`;
     expect(text.push(long).length).toBeGreaterThan(30_000);

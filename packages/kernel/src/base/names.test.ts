@@ -24,7 +24,7 @@ const packing = (rule: object) => ({
 });
 
 test.each(UNSEEN.map((character) => [JSON.stringify(character), `a${character}b`]))(
-  'no name holds %s',
+  'a name that contains %s is refused',
   (_shown, name) => {
     expect(isPlainName(name)).toBe(false);
     const profile = { name: 'p', instructions: 'x', model: 'scripted' };
@@ -52,7 +52,7 @@ test.each(UNSEEN.map((character) => [JSON.stringify(character), `a${character}b`
   },
 );
 
-test('names of all languages stay names', () => {
+test('names in any language are accepted', () => {
   for (const name of ['prüfer', '審査員', 'مراجع', 'שם', 'नाम', '👩‍🔬', 'a b'])
     expect(isPlainName(name)).toBe(true);
 });

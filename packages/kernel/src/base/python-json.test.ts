@@ -38,7 +38,7 @@ test('a value is read back as it was', () => {
   );
 });
 
-test('a value deep in a text keeps the digits that a JavaScript number loses', () => {
+test('a value deep in a text keeps the digits that a JavaScript number would lose', () => {
   const text = '{"payload":{"state":{"n":1.0},"results":["a",{"x":12345678901234567890}],"state":{"n":2.0}}}';
   expect(pythonJsonAt(text, ['payload', 'state'])).toBe('{"n": 2.0}');
   expect(pythonJsonAt(text, ['payload', 'results', 1])).toBe('{"x": 12345678901234567890}');
@@ -47,7 +47,7 @@ test('a value deep in a text keeps the digits that a JavaScript number loses', (
   expect(pythonJsonAt(text, ['payload', 'missing', 'state'])).toBeUndefined();
 });
 
-test('what Python writes and JSON does not know is read, and nothing besides', () => {
+test('Python’s own spellings that JSON lacks are read, and no other spellings', () => {
   expect(readPythonJson('\uFEFF{"a": NaN, "NaN": [-Infinity, "\\" Infinity"]}')).toEqual({
     a: null,
     NaN: [null, '" Infinity'],
@@ -64,7 +64,7 @@ test('what Python writes and JSON does not know is read, and nothing besides', (
     expect(() => readPythonJson(broken)).toThrow(SyntaxError);
 });
 
-test('a long text of escapes is read like any other', () => {
+test('a long text of escapes is read correctly', () => {
   const text = `{"payload": {"results": ["${'\\n'.repeat(3_000_000)}", 1.0]}}`;
   expect(pythonJsonAt(text, ['payload', 'results', 1])).toBe('1.0');
 });

@@ -11,7 +11,7 @@ const cluster = {
 };
 
 describe('the URL of Redis', () => {
-  it('of one server is kept as it is', () => {
+  it('of a single server is kept unchanged', () => {
     for (const url of ['redis://h:1/0', 'rediss://u:p@h:1/2'])
       expect(readRedisUrl(url)).toEqual({
         address: { kind: 'server', url, nodes: [{ host: 'h', port: 1 }] },
@@ -51,11 +51,11 @@ describe('the URL of Redis', () => {
     ['redis+cluster://a:65536', /must name the nodes/],
     ['redis+cluster://a:1/0', /no numbered databases/],
     ['redis+cluster://a:1/{tag}', /no numbered databases/],
-  ])('is refused with what to write instead: %s', (url, problem) => {
+  ])('is refused with a message that says what to write instead: %s', (url, problem) => {
     expect(readRedisUrl(url)).toEqual({ problem: expect.stringMatching(problem) });
   });
 
-  it('of a cluster takes a password from elsewhere, unless it has one', () => {
+  it('of a cluster takes a password from another setting when the URL has no password', () => {
     const password = 'a@/:?#,b';
     for (const url of [
       'redis+cluster://a:1,b:2/x',
@@ -68,7 +68,7 @@ describe('the URL of Redis', () => {
     expect(withClusterPassword('redis+cluster://me:known@a', password)).toBe('redis+cluster://me:known@a');
   });
 
-  it('shows hosts and ports without user and password', () => {
+  it('is shown with hosts and ports, and without user and password', () => {
     const { address } = readRedisUrl('redis+cluster://me:hunter2@a:1,[::1]:2') as { address: never };
     expect(redisHosts(address)).toBe('a:1, [::1]:2');
   });

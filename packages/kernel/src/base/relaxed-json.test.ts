@@ -20,11 +20,11 @@ lines"}`,
   ['{a: 1, a: 2}', { a: 2 }],
   [' "text" ', 'text'],
   ['word', 'word'],
-])('%s is read', (text, value) => {
+])('the relaxed JSON %s is read', (text, value) => {
   expect(parseRelaxedJson(text)).toEqual(value);
 });
 
-test('whatever is JSON is read as JSON', () => {
+test('any valid JSON is read as JSON', () => {
   fc.assert(
     fc.property(fc.json({ stringUnit: 'grapheme' }), (text) => {
       expect(JSON.stringify(parseRelaxedJson(text))).toBe(JSON.stringify(JSON.parse(text)));
@@ -33,7 +33,7 @@ test('whatever is JSON is read as JSON', () => {
   );
 });
 
-test('a member named __proto__ is a member', () => {
+test('a member named __proto__ is an ordinary member', () => {
   expect(Object.keys(parseRelaxedJson('{__proto__: {x: 1}}') as object)).toEqual(['__proto__']);
 });
 
@@ -51,7 +51,7 @@ test.each([
   ['{a: 1e999}', 'is not a finite number'],
   ['{a: "\\u0000"}', 'NUL'],
   ['['.repeat(300), 'is nested too deeply'],
-])('%s is refused: %s', (text, why) => {
+])('the text %s is refused: %s', (text, why) => {
   expect(() => parseRelaxedJson(text)).toThrow(why);
   expect(() => parseRelaxedJson(text)).toThrow(expect.objectContaining({ code: 'bad_request' }));
 });

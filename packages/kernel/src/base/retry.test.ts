@@ -13,7 +13,7 @@ const limits = fc.record(
 const random = fc.double({ min: 0, max: 1, maxExcluded: true, noNaN: true });
 const retryAfterMs = fc.option(fc.integer({ min: 0, max: 10 * MAX_RETRY_AFTER_MS }), { nil: undefined });
 
-test('a call is tried again just as often as the profile says, and never when it cannot help', () => {
+test('a call is tried again as often as the profile says, and never when another try cannot help', () => {
   fc.assert(
     fc.property(limits, random, fc.boolean(), fc.nat(150), (allowed, chance, canRetry, retries) => {
       const { kind } = decideRetry({ canRetry }, { retries, limits: allowed, random: chance });
@@ -23,7 +23,7 @@ test('a call is tried again just as often as the profile says, and never when it
   );
 });
 
-test('the pause is never shorter than what the provider asks for, up to an hour, and never longer than that and the longest step', () => {
+test('the pause is never shorter than the provider asks for, up to an hour, and otherwise never longer than the longest step', () => {
   fc.assert(
     fc.property(limits, random, retryAfterMs, fc.nat(99), (allowed, chance, asked, retries) => {
       const decided = decideRetry(
@@ -39,7 +39,7 @@ test('the pause is never shorter than what the provider asks for, up to an hour,
   );
 });
 
-test('the step doubles until the longest, and the jitter takes any part of it', () => {
+test('the step doubles up to its maximum, and the jitter may use any part of the step', () => {
   const step = (retries: number, chance: number) =>
     decideRetry(
       { canRetry: true },

@@ -5,7 +5,7 @@ import { declareSecrets, maskSecrets, warnOfSecrets } from './secrets.js';
 
 const VALUE = 'sk-"0123456789/abcdef';
 
-describe('a text without secrets', () => {
+describe('a text from which secrets are removed', () => {
   test.each([
     ['postgres://me:p%40ss@db:5432/x', 'postgres://me:[secret: url]@db:5432/x'],
     [
@@ -23,12 +23,12 @@ describe('a text without secrets', () => {
     ['<a href="http://h:80">a@b</a>', '<a href="http://h:80">a@b</a>'],
     ['"x://h/?password=a"b<c","y"', '"x://h/?password=[secret: url]","y"'],
     ['mailto:me@example.org 12:30@noon', 'mailto:me@example.org 12:30@noon'],
-  ])('%s', (text, masked) => {
+  ])('leaves out the password in: %s', (text, masked) => {
     expect(maskSecrets(text)).toBe(masked);
     expect(maskSecrets(masked)).toBe(masked);
   });
 
-  test('has the names of variables in place of their values, from 16 characters on', () => {
+  test('shows the names of variables in place of their values, for values of 16 characters and more', () => {
     using _secrets = declareSecrets({
       MY_API_KEY: ` ${VALUE}\n`,
       A_TOKEN: 'x'.repeat(15),
@@ -45,7 +45,7 @@ describe('a text without secrets', () => {
     expect(maskSecrets(`?k=${encodeURIComponent(VALUE)}`)).toBe('?k=[secret: MY_API_KEY]');
   });
 
-  test('is found in lists and objects, whose other parts stay what they are', () => {
+  test('is replaced in lists and objects, whose other parts stay unchanged', () => {
     using _secrets = declareSecrets({ MY_API_KEY: VALUE });
     const [date, clean] = [new Date(0), { a: [1, null] }];
     expect(maskSecrets({ [VALUE]: [`x${VALUE}`], date, clean })).toEqual({
@@ -59,7 +59,7 @@ describe('a text without secrets', () => {
     );
   });
 
-  test('is found in errors, maps, sets, instances of classes and what JSON shows of an object, at any depth', () => {
+  test('is replaced in errors, maps, sets, class instances and the JSON form of an object, at any depth', () => {
     using _secrets = declareSecrets({ MY_API_KEY: VALUE });
     const masked = '[secret: MY_API_KEY]';
     const cause = Object.assign(new RangeError(VALUE), { code: VALUE });
@@ -101,14 +101,14 @@ describe('a text without secrets', () => {
     expect(maskSecrets({ broken, text: VALUE })).toEqual({ broken: '[unreadable]', text: masked });
   });
 
-  test('ends with the declaration', () => {
+  test('shows a value again after its declaration has ended', () => {
     declareSecrets({ MY_API_KEY: VALUE })[Symbol.dispose]();
     expect(maskSecrets(VALUE)).toBe(VALUE);
     expect(warnOfSecrets({ a: VALUE })).toBeUndefined();
   });
 });
 
-test('no error holds a secret, in its message, its details or its stack', () => {
+test('an error never holds a secret in its message, its details or its stack', () => {
   using _secrets = declareSecrets({ MY_API_KEY: VALUE });
   const options = { message: `no ${VALUE}`, details: { key: [VALUE], at: 'redis://:p@h' } };
   const errors = [

@@ -10,7 +10,7 @@ afterEach(() => {
 
 const DAY_MS = 86_400_000;
 
-test('a timer longer than the longest timer of Node fires once, at its time and not before', () => {
+test('a timer beyond the longest timer of Node fires once, and not before its time', () => {
   const work = vi.fn();
   startTimer(60 * DAY_MS, work);
   vi.advanceTimersByTime(60 * DAY_MS - 1);
@@ -21,7 +21,7 @@ test('a timer longer than the longest timer of Node fires once, at its time and 
   expect(work).toHaveBeenCalledTimes(1);
 });
 
-test('a cleared timer never fires, also when it is cleared after its first part', () => {
+test('a timer that is cleared never fires, also when it is cleared after its first part', () => {
   const work = vi.fn();
   const timer = startTimer(60 * DAY_MS, work);
   vi.advanceTimersByTime(LONGEST_TIMER_MS + 1);
@@ -30,7 +30,7 @@ test('a cleared timer never fires, also when it is cleared after its first part'
   expect(work).not.toHaveBeenCalled();
 });
 
-test('an infinite timer never fires and sets no timer of Node', () => {
+test('an infinite timer never fires, and sets no timer of Node', () => {
   const work = vi.fn();
   const timer = startTimer(Infinity, work);
   expect(vi.getTimerCount()).toBe(0);

@@ -42,7 +42,7 @@ describe('a manifest', () => {
     expect(formatManifest(manifest)).toMatch(/^\{\n {2}"version": 1,\n/);
   });
 
-  test('that is broken is refused by its field', () => {
+  test('that is broken is refused with the name of its field', () => {
     expect(() => parseManifest('{')).toThrow('The manifest is not valid JSON.');
     expect(() => parseManifest('{"version":1,"tapes":[{"id":""}]}')).toThrow(KernelError);
   });
@@ -53,7 +53,7 @@ describe('a manifest', () => {
     ['{"version":1,"tapes":{"main":{}}}', 'has an object as `tapes`', 'manifest.tapes'],
     ['{"version":1}', 'has no `tapes`', 'manifest.tapes'],
     ['[]', 'is a list', 'manifest'],
-  ])('of another form is named, with what to do: %s', (text, found, field) => {
+  ])('of another form is refused with its form and the next step: %s', (text, found, field) => {
     expect(() => parseManifest(text)).toThrow(
       expect.objectContaining({
         code: 'bad_request',
@@ -83,7 +83,7 @@ describe('a session graph', () => {
     expect(parseSessionGraph(text)).toEqual([child]);
   });
 
-  test('takes the last line of a session, in the place of its first', () => {
+  test('takes the last line about a session, in the place of the first line about it', () => {
     const graph = `${formatSessionGraph([child])}{"session_id":"root"}\n${formatSessionGraph([{ ...child, status: 'done' }])}`;
     expect(parseSessionGraph(graph)).toEqual([
       { ...child, status: 'done' },
@@ -95,11 +95,11 @@ describe('a session graph', () => {
     ['{"session_id": "a\\u0000"}', 'has a NUL or half a character'],
     ['{"session_id": "a", "status": " "}', 'has a `status` that is blank'],
     ['{"session_id": "a", "created_at": "soon"}', 'has no ISO `created_at`'],
-  ])('with what cannot be kept is refused: %s', (text, message) => {
+  ])('with a value that cannot be stored is refused: %s', (text, message) => {
     expect(() => parseSessionGraph(text)).toThrow(`Line 1 ${message}`);
   });
 
-  test('with a broken line is refused by its number', () => {
+  test('with a broken line is refused with the number of the line', () => {
     expect(() => parseSessionGraph('{"session_id":"a"}\n{"parent_session_id":"a"}\n')).toThrow(
       'Line 2 has no `session_id`.',
     );
@@ -107,7 +107,7 @@ describe('a session graph', () => {
   });
 });
 
-describe('the files of a folder', () => {
+describe('a file of a tape folder', () => {
   test.each([
     ['archived/main_2026-02-21_001.jsonl', true],
     ['a.bak', true],
@@ -128,11 +128,11 @@ describe('the files of a folder', () => {
     ['archived.jsonl', true],
     [`${'x'.repeat(201)}`, false],
     [`${'a/'.repeat(8)}b`, false],
-  ])('%j may be the path of one: %s', (path, isAllowed) => {
+  ])('with the path %j is accepted: %s', (path, isAllowed) => {
     expect(isFilePath(path)).toBe(isAllowed);
   });
 
-  test('are told apart on every system, and none is the folder of another', () => {
+  test('is distinguished from others as every file system does, and is never also a folder of another', () => {
     const paths = new FilePaths();
     expect(paths.take('a/B.jsonl')).toBe(true);
     for (const path of ['a/b.jsonl', 'A/B.JSONL', 'a', 'a/b.jsonl/c']) expect(paths.take(path)).toBe(false);
@@ -140,12 +140,12 @@ describe('the files of a folder', () => {
     expect(paths.take('a/\u0107')).toBe(false);
   });
 
-  test('are as quickly told apart when there are many of them', { timeout: 5_000 }, () => {
+  test('is distinguished quickly from many others', { timeout: 5_000 }, () => {
     const paths = new FilePaths();
     for (let n = 0; n < 30_000; n += 1) expect(paths.take(`archived/main_${n}.jsonl`) || n).toBe(true);
   });
 
-  test('are named by stems that are paths themselves, whatever a tape is called', () => {
+  test('has a stem that is a valid path for every name of a tape', () => {
     for (const name of ['..', '.', 'a/b', 'CON*', 'x'.repeat(512), '\u{1F600}'.repeat(100), 'a\ud800']) {
       for (const stem of [fileStem(name), hashedStem(name)]) {
         expect(isFilePath(`${stem}.jsonl`), stem).toBe(true);
@@ -162,7 +162,7 @@ describe('session graphs of several tapes', () => {
       { session_id: id, parent_session_id: 'p', from_anchor: null, created_at: null, status },
     ]);
 
-  test('come together without a line twice, and one alone stays as it is', () => {
+  test('are joined without repeated lines, and a single graph stays unchanged', () => {
     const [a, b] = [line('a', 'active'), line('b', 'active')];
     expect(joinSessionGraphs([{ id: 'a', text: `${a}\n ${b.trimEnd()}` }])).toBe(`${a}\n ${b.trimEnd()}`);
     expect(
@@ -180,13 +180,13 @@ describe('session graphs of several tapes', () => {
     ).toBe(log);
   });
 
-  test('come together as quickly when there are many of them', { timeout: 5_000 }, () => {
+  test('are joined quickly, even when there are many', { timeout: 5_000 }, () => {
     const graphs = Array.from({ length: 10_000 }, (_, n) => ({ id: `s${n}`, text: line(`s${n}`, 'active') }));
     const root = { id: 'p', text: graphs.map(({ text }) => text).join('') };
     expect(joinSessionGraphs([root, ...graphs])).toBe(root.text);
   });
 
-  test('are shared out: the first has all, each other its ancestors and descendants, in their order', () => {
+  test('are divided: the first gets all sessions, every other gets its ancestors and descendants, in their order', () => {
     const of = (id: string, parent: string | null, status = 'active'): string =>
       formatSessionGraph([
         { session_id: id, parent_session_id: parent, from_anchor: null, created_at: null, status },
@@ -203,7 +203,7 @@ describe('session graphs of several tapes', () => {
     expect(() => shareSessionGraph('{', ['a', 'b'])).toThrow(/not valid JSON/);
   });
 
-  test('end with what the graph of a tape says of itself', () => {
+  test('end with the state that a tape’s own graph gives for the tape', () => {
     const [active, done] = [line('a', 'active'), line('a', 'done')];
     const joined = joinSessionGraphs([
       { id: 'b', text: active },

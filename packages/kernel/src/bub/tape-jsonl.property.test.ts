@@ -74,7 +74,7 @@ const written = historyPlan.map((plan) => play(plan).prompts.at(-1)?.entries ?? 
 const renumber = (entries: readonly StoredEntry[]): readonly StoredEntry[] =>
   entries.map((entry, index) => ({ ...entry, position: index + 1 }));
 
-test('what is exported, imported and exported again is the same text and the same messages', () => {
+test('a tape that is exported, imported and exported again gives the same text and the same messages', () => {
   fc.assert(
     fc.property(lines, written, lines, (before, own, behind) => {
       const tape = renumber([...imported(before), ...own.map((entry) => stored(entry)), ...imported(behind)]);
@@ -99,7 +99,7 @@ test('what is exported, imported and exported again is the same text and the sam
 const by = (card: Card | null, authorId: string): Card | null =>
   card === null ? null : { ...card, authorId };
 
-test('lines of any kind on the tape of a turn leave its prompt valid, whoever imported them', () => {
+test('imported lines of any kind and any author leave the prompt of a turn valid', () => {
   fc.assert(
     fc.property(lines, lines, fc.constantFrom(READER, OTHER), (before, behind, author) => {
       const tape = new TestTape();
@@ -136,28 +136,28 @@ test('lines of any kind on the tape of a turn leave its prompt valid, whoever im
   );
 });
 
-describe('a line that the original wrote or would read comes back byte for byte', () => {
+describe('a line that the original program wrote or would read is exported again byte for byte', () => {
   const message = '"kind": "message", "payload": {"role": "user", "content": "x"}, "meta": {}';
   test.each<[string, string]>([
     [
-      'with what is no number',
+      'with a value that is not a number',
       '{"id": 1, "kind": "anchor", "payload": {"name": "a", "state": {"loss": NaN, "max": [Infinity, -Infinity]}}, "meta": {"run": NaN}}',
     ],
-    ['behind a byte order mark', `\uFEFF{"id": 1, ${message}}`],
-    ['ended as on Windows', `{"id": 1, ${message}}\r`],
+    ['after a byte order mark', `\uFEFF{"id": 1, ${message}}`],
+    ['with line ends of Windows', `{"id": 1, ${message}}\r`],
     ['with equal keys', `{"id": 1, "id": 2, ${message}, "kind": "message"}`],
     ['with digits beyond a double', `{"id": 1, ${message}, "n": 12345678901234567890.10, "e": 1E400}`],
     ['with a date without an offset', `{"id": 1, ${message}, "date": "2026-02-21 12:00:00.5"}`],
     ['of the first year', `{"id": 1, ${message}, "date": "0001-01-01T00:00:00+00:00"}`],
     ['without a date', `{"id": 1, ${message}, "date": null, "timestamp": NaN}`],
     ['without meta', '{"id":1,"kind":"message","payload":{"role":"user"}}'],
-    ['with an id of nothing', `{"id": 0, ${message}}`],
+    ['with an id of null', `{"id": 0, ${message}}`],
   ])('%s', (_what, line) => {
     const file = `${line}\n`;
     expect(formatTapeLines(imported(file))).toBe(file);
   });
 
-  test('and what is shown of it is what the original shows', () => {
+  test('a line is shown as the original program shows it', () => {
     const line =
       '{"id": 1, "kind": "anchor", "payload": {"name": "a", "state": {"n": NaN, "m": 1, "n": -Infinity}}, "meta": {}}';
     expect(tapeMessages(toRecords(imported(line)), { strictBub: true })).toEqual([
@@ -166,7 +166,7 @@ describe('a line that the original wrote or would read comes back byte for byte'
   });
 });
 
-test('the ids of calls that were answered are not held while a file of any length is read', () => {
+test('reading a file of any length does not keep the ids of answered calls in memory', () => {
   const pair = [
     '{"id": 1, "kind": "tool_call", "payload": {"calls": [{"id": "c1"}]}, "meta": {}}',
     '{"id": 2, "kind": "tool_result", "payload": {"results": ["one"]}, "meta": {}}',

@@ -43,11 +43,11 @@ const LINES = [
 const FILE = `${LINES.join('\n')}\n`;
 
 describe('a tape file', () => {
-  test('comes back byte for byte', () => {
+  test('is exported again byte for byte', () => {
     expect(formatTapeLines(imported(FILE))).toBe(FILE);
   });
 
-  test('becomes an entry for each card, calls and results one by one', () => {
+  test('becomes an entry for each card, with a separate entry for each call and each result', () => {
     expect(
       imported(FILE).map(({ kind, card, anchorName, payload }) => [
         kind,
@@ -75,7 +75,7 @@ describe('a tape file', () => {
     ]);
   });
 
-  test('gives calls ids of their own, and results those of the calls they answer', () => {
+  test('gives each call an id of its own, and each result the id of the call that it answers', () => {
     const contents = imported(FILE).flatMap(({ card }) => (card === null ? [] : [card.content]));
     expect(contents.filter(({ kind }) => kind === 'tool_call')).toEqual([
       {
@@ -93,7 +93,7 @@ describe('a tape file', () => {
     ]);
   });
 
-  test('holds characters that cannot be stored: they are replaced in cards, and kept in the line', () => {
+  test('may contain characters that cannot be stored: cards get replacements, and the line is kept unchanged', () => {
     const [first] = imported(`${LINES[13]}\n`);
     expect(first?.card).toMatchObject({
       content: { text: '\ufffd and \ufffd' },
@@ -102,12 +102,12 @@ describe('a tape file', () => {
     expect(first && toRecord(first).payload.content).toBe('\u0000 and \ud800');
   });
 
-  test('hides from views what the original never shows', () => {
+  test('hides from views the lines that the original program never shows', () => {
     const hidden = imported(FILE).filter(({ card }) => card?.metadata.context === false);
     expect(hidden.map(({ kind }) => kind)).toEqual(['system', 'error']);
   });
 
-  test('reads as records line by line, and gives the messages of the original', () => {
+  test('reads as records line by line, and gives the messages of the original program', () => {
     const records = toRecords(imported(FILE));
     expect(records.map(({ kind }) => kind)).toEqual(LINES.map((text) => JSON.parse(text).kind));
     expect(records[4]?.date).toBe('2026-02-21T12:00:00.250000+00:00');
@@ -119,7 +119,7 @@ describe('a tape file', () => {
     });
   });
 
-  test('of any entries comes back byte for byte', () => {
+  test('of any entries is exported again byte for byte', () => {
     const text = fc.string({ unit: fc.constantFrom('a', 'é', '"', '\\', '\n', '\u0000', ' ', '😀') });
     const payload = fc.oneof(
       fc.record({
@@ -155,7 +155,7 @@ describe('a tape file', () => {
     );
   });
 
-  test('made piece by piece is the file made at once, wherever it is cut', () => {
+  test('that is made piece by piece is equal to the file that is made at once, wherever it is divided', () => {
     const tape = new TestTape();
     const cards = new CardMaker();
     const steps = [1, 1, 1, 2, 2].map((step) => ({ turnId: testId('turn', 1), step }));
@@ -173,7 +173,7 @@ describe('a tape file', () => {
     }
   });
 
-  test('names no context to whoever reads the tape, whatever its events say', () => {
+  test('gives no reader access to a context, even when its events name a context', () => {
     const file = `${line(1, 'event', { name: 'turn.started', data: { turn_id: 't', context_box_id: 'b' } })}\n`;
     expect(imported(file).map(({ payload }) => payload)).toEqual([
       {
@@ -184,7 +184,7 @@ describe('a tape file', () => {
     expect(formatTapeLines(imported(file))).toBe(file);
   });
 
-  test("keeps the state of a handoff in its anchor's card alone, as far as both say the same", () => {
+  test('keeps the state of a handoff only in the card of its anchor when both have the same state', () => {
     const anchor = (state: JsonObject) => line(1, 'anchor', { name: 'a', state });
     const event = (data: JsonObject) => line(2, 'event', { name: 'handoff', data });
     const eventOf = (...lines: string[]) => imported(lines.join('\n')).at(-1)?.payload;
@@ -200,7 +200,7 @@ describe('a tape file', () => {
     });
   });
 
-  test('cut within a line holds what the entries hold', () => {
+  test('that is cut within a line has the content of the entries that it holds', () => {
     const entries = imported(FILE);
     const text = formatTapeLines(entries.slice(0, 4));
     expect(JSON.parse(text.trimEnd().split('\n').at(-1) ?? '')).toMatchObject({
@@ -210,14 +210,14 @@ describe('a tape file', () => {
     });
   });
 
-  test('without one of the entries of a line holds the others', () => {
+  test('that lacks one entry of a line has the other entries of the line', () => {
     const results = `${line(1, 'tool_result', { results: ['a', 'b', 'c'] })}\n`;
     const some = imported(`${results}${results}`).filter((_entry, index) => [0, 2, 4].includes(index));
     const left = formatTapeLines(some).trimEnd().split('\n');
     expect(left.map((text) => JSON.parse(text).payload.results)).toEqual([['a'], ['c'], ['b']]);
   });
 
-  test('pairs results with the calls they name', () => {
+  test('pairs results with the calls that they name', () => {
     const file = [
       line(1, 'tool_call', { calls: [{ id: 'c1' }] }),
       line(2, 'tool_call', { calls: [{ id: 'c2' }] }),
@@ -233,7 +233,7 @@ describe('a tape file', () => {
     ]);
   });
 
-  test('goes on behind imported lines with the next id; own steps are grouped, and read back', () => {
+  test('continues with the next id after imported lines; the steps of a turn are grouped, and can be read back', () => {
     const tape = new TestTape();
     const cards = new CardMaker();
     const step = { turnId: testId('turn', 1), step: 1 };
@@ -268,13 +268,13 @@ test.each([
   ['{"id": 1, "kind": "anchor", "payload": {}}', 'Line 3 is an anchor without a `name`.'],
   ['{"id": 1, "kind": "event", "payload": {}, "date": "soon"}', 'Line 3 has no ISO `date`.'],
   ['{"id": 1, "kind": "event", "payload": {}, "timestamp": 1e300}', 'Line 3 has no ISO `date`.'],
-])('a broken line is named by its number and nothing is read: %s', (broken, message) => {
+])('a broken line is reported with its number, and nothing of the file is read: %s', (broken, message) => {
   const parse = () => parseTapeLines(`${LINES[0]}\n\n${broken}\n${LINES[1]}\n`, { newCallId: () => 'k' });
   expect(parse).toThrow(message);
   expect(parse).toThrow(expect.objectContaining({ code: 'bad_request', details: { line: 3 } }));
 });
 
-test('a line with half a character is broken', () => {
+test('a line that ends within a character is broken', () => {
   const read = tapeLineReader({ newCallId: () => 'k' });
   expect(() => read('{"id": 1, "kind": "event", "payload": {"name": "\ud800"}}', 4)).toThrow(
     'Line 4 has half a character.',

@@ -44,7 +44,7 @@ const plus = (account: Account, granted: { [K in keyof Amounts]: number | null }
 });
 
 describe('a grant', () => {
-  it('is never beyond a limit of any account on the way up, never below the need, whatever came before', () => {
+  it('never exceeds a limit of any account above it, and is never less than what the step needs', () => {
     fc.assert(
       fc.property(
         fc.array(limits, { minLength: 1, maxLength: 3 }),
@@ -78,7 +78,7 @@ describe('a grant', () => {
     );
   });
 
-  it('is exactly what is left when that is less than what is wanted, and refused when it is less than needed', () => {
+  it('is exactly the rest when the rest is less than the wanted amount, and is refused when the rest is less than the need', () => {
     const account = { ...empty('a', { tokens: 100 }), tokens: 70 };
     const ask = (need: number) =>
       decideGrant([account], {
@@ -92,7 +92,7 @@ describe('a grant', () => {
     });
   });
 
-  it('is nothing of a limit that was passed, for what needs nothing of it', () => {
+  it('gives nothing of an exceeded limit to a call that needs nothing of it', () => {
     const account = { ...empty('a', { cost_micros: 100, tokens: 50 }), costMicros: 130 };
     const ask = (costMicros: number) => {
       const need = { tokens: 10, costMicros, steps: 1 };
@@ -102,14 +102,14 @@ describe('a grant', () => {
     expect(ask(1)).toMatchObject({ outcome: 'refused', hit: { kind: 'cost_usd' } });
   });
 
-  it('takes some steps ahead, but no more than a share of what is left', () => {
+  it('includes some steps in advance, but at most a share of the rest', () => {
     const step = { tokens: 100, costMicros: 0, steps: 1 };
     expect(wantOf([empty('a', { tokens: 100_000 })], step, step).tokens).toBe(400);
     expect(wantOf([empty('a', { tokens: 1_600 })], step, step).tokens).toBe(200);
     expect(wantOf([empty('a', { tokens: 150 })], step, step).tokens).toBe(100);
   });
 
-  it('is none once the time is over, and says so', () => {
+  it('is refused when the time is over, and the error says so', () => {
     const over = { ...empty('a', { seconds: 5 }), isOver: true };
     const grant = decideGrant([over], { need: needOf(CALL), want: needOf(CALL) });
     expect(grant).toMatchObject({ outcome: 'refused', hit: { kind: 'seconds' } });
@@ -121,7 +121,7 @@ describe('a grant', () => {
 const CALL = { promptTokens: 100, answerTokens: 50, price: undefined };
 
 describe('a step', () => {
-  it('is paid from the allotment; what is missing is what was spent and is needed beyond it', () => {
+  it('is paid from the allotment; the shortfall is the amount by which spending and need exceed it', () => {
     const allotment = { tokens: 200, costMicros: null, steps: 2 };
     const need = needOf(CALL);
     expect(findShortfall(allotment, { tokens: 50, costMicros: 9, steps: 1 }, need)).toBeUndefined();
@@ -132,12 +132,12 @@ describe('a step', () => {
     });
   });
 
-  it('needs its prompt and the longest answer, at the price of both', () => {
+  it('needs tokens for its prompt and the longest answer, at the price of both', () => {
     const price = { input: 1_000_000, output: 4_000_000 };
     expect(needOf({ ...CALL, price })).toEqual({ tokens: 150, costMicros: 300, steps: 1 });
   });
 
-  it('needs the highest rates, since its prompt may be written to the cache, and its answer may be reasoning', () => {
+  it('needs the highest rates, since its prompt may be written to the cache and its answer may be reasoning', () => {
     const price = { input: 1_000_000, output: 4_000_000, cached_input: 100_000 };
     const written = { ...price, cache_write: 2_000_000, reasoning: 6_000_000 };
     expect(needOf({ ...CALL, price }).costMicros).toBe(300);
@@ -145,7 +145,7 @@ describe('a step', () => {
   });
 });
 
-it('the shape of a tree is limited from the top of its account', () => {
+it('the shape of a tree is limited by the account at its top', () => {
   const account = { ...empty('a', { turns: 3, depth: 2, fan_out: 2 }), topDepth: 4, turns: 2 };
   const spawn = { turns: 1, depth: 5, siblings: 1 };
   expect(findSpawnHit([account], spawn)).toBeUndefined();
@@ -154,7 +154,7 @@ it('the shape of a tree is limited from the top of its account', () => {
   expect(findSpawnHit([account], { ...spawn, siblings: 2 })?.kind).toBe('fan_out');
 });
 
-it('a budget limits something, by numbers above nothing; dollars become micros', () => {
+it('a budget must limit something, and its numbers must be positive; dollars become micros', () => {
   for (const bad of [
     {},
     { tokens: 0 },
@@ -172,7 +172,7 @@ it('a budget limits something, by numbers above nothing; dollars become micros',
 });
 
 describe('a price', () => {
-  it('is found by name, also of a dated version, but never of a longer name; the first table that knows it counts', () => {
+  it('is found by the model’s name, also for a dated version, but not for a longer name; the first table with the name is used', () => {
     const tables = [{ 'openai:gpt-4o': { input: 1, output: 2 } }, BUILT_IN_PRICES];
     expect(findPrice('openai:gpt-4o', tables)).toEqual({ input: 1, output: 2 });
     expect(findPrice('openai:gpt-4o-2024-08-06', tables)).toEqual({ input: 1, output: 2 });

@@ -38,7 +38,7 @@ describe('a card', () => {
     expect([0, 1, 4, 5].map(estimateTokens)).toEqual([0, 1, 1, 2]);
   });
 
-  test('above its limit is too large, at it is not', () => {
+  test('is accepted at its size limit and refused above it', () => {
     const content = { kind: 'text', text: 'x' } as const;
     const size = build(content).sizeBytes;
     expect(build(content, size).sizeBytes).toBe(size);
@@ -51,12 +51,12 @@ describe('a card', () => {
     );
   });
 
-  test('without a role has none', () => {
+  test('without a role has no role', () => {
     expect(build({ kind: 'text', text: 'x' })).toMatchObject({ role: null, metadata: {}, toolCallId: null });
   });
 });
 
-describe('a card from outside', () => {
+describe('a card from a caller', () => {
   const text = { kind: 'text', text: 'x' };
 
   test.each([
@@ -78,7 +78,7 @@ describe('a card from outside', () => {
         error: { code: 'a', message: 'b' },
       },
     },
-  ])('is taken: %j', (input) => {
+  ])('is accepted: %j', (input) => {
     expect(parseCardInput(input, 'cards.0')).toEqual(input);
   });
 
@@ -101,7 +101,7 @@ describe('a card from outside', () => {
       'cards.0.content.fields',
     ],
     [{ type: 't', content: { kind: 'file', uri: '', checksum: 'x' } }, 'cards.0.content.uri'],
-  ])('is refused with its place: %j', (input, place) => {
+  ])('is refused with the place of the fault: %j', (input, place) => {
     const error = errorOf(() => parseCardInput(input, 'cards.0'));
     expect(error.code).toBe('bad_request');
     expect(error.message.startsWith(`${place}:`)).toBe(true);

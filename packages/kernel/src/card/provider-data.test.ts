@@ -18,8 +18,8 @@ const data: ProviderData = {
   ],
 };
 
-describe('what a provider attached', () => {
-  test('is described by its kinds, size and hash, and by no value of it', () => {
+describe('the data that a provider attached', () => {
+  test('is described by its kinds, size and hash, and by none of its values', () => {
     const facts = describeProviderData(data);
     expect(facts).toEqual({
       model: 'm:1',
@@ -38,12 +38,12 @@ describe('what a provider attached', () => {
     ['no model', { v: 1, parts: [] }],
     ['a part of another kind', { ...data, parts: [{ kind: 'image' }] }],
     ['options that are a text', { ...data, parts: [{ kind: 'call', id: 'x', options: 'y' }] }],
-  ])('is read from a row, but not from %s', (_name, value) => {
+  ])('is read from a row, but not when the row has %s', (_name, value) => {
     expect(readProviderData(JSON.parse(JSON.stringify(data)))).toEqual(data);
     expect(readProviderData(value)).toBe(undefined);
   });
 
-  test('counts in the estimate of the prompts that show it, four bytes a token', () => {
+  test('counts four bytes a token in the estimate of the prompts that show it', () => {
     const viewFor = (model: string) => {
       const cards = new CardMaker();
       const tape = new TestTape();
@@ -64,7 +64,7 @@ describe('what a provider attached', () => {
     expect(without.manifest.omitted).toContainEqual(expect.objectContaining({ reason: 'other_model' }));
   });
 
-  test('to answers that were packed for another agent is neither shown nor noted: there may be thousands', () => {
+  test('is neither shown nor listed as omitted in answers that were packed for another agent: there may be thousands', () => {
     const cards = new CardMaker();
     const tape = new TestTape();
     const steps = Array.from({ length: 50 }, (_step, index) => [
@@ -93,7 +93,7 @@ describe('what a provider attached', () => {
         : [],
     );
 
-  test('is with the first call of an answer without words, and answers of a clone’s source are not taken together', () => {
+  test('belongs to the first call of an answer without text, and answers of a clone’s source stay separate', () => {
     const cards = new CardMaker();
     const tape = new TestTape();
     const made = ['a', 'b'].map((id) => ({

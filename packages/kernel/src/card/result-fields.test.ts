@@ -22,13 +22,13 @@ function findingsOf(result: JsonValue, asked: readonly Field[] | undefined = fie
 }
 
 describe('a submitted result', () => {
-  test('has the asked fields', () => {
+  test('must have the requested fields', () => {
     expect(findingsOf({ title: 'a', any: [1] })).toEqual([]);
     expect(findingsOf({ title: 'a', score: 0, any: false })).toEqual([]);
     expect(findingsOf({ title: '', score: null, any: 0 })).toEqual([]);
   });
 
-  test('without a required field is refused; null is no value', () => {
+  test('without a required field is refused; null is not a value', () => {
     expect(findingsOf({ title: 'a' })).toEqual(['result.any is missing']);
     expect(findingsOf({ any: 1, title: null })).toEqual([
       'result.title is null, but it is required; give a value of type string',
@@ -50,33 +50,33 @@ describe('a submitted result', () => {
     expect(typed('boolean', false)).toEqual([]);
   });
 
-  test('with a field nobody asked for is refused', () => {
+  test('with a field that was not requested is refused', () => {
     expect(findingsOf({ title: 'a', any: 1, more: 1 })).toEqual([
       'result.more is not one of the fields title, score, any',
     ]);
   });
 
-  test('reads own members only', () => {
+  test('is checked by its own members only', () => {
     expect(findingsOf({}, [{ name: 'toString' }])).toEqual(['result.toString is missing']);
     expect(findingsOf({}, [{ name: 'constructor', type: 'object' }])).toEqual([
       'result.constructor is missing',
     ]);
   });
 
-  test('is told everything at once', () => {
+  test('is refused with all findings at once', () => {
     expect(findingsOf({ score: 'x', more: 1 })).toHaveLength(4);
   });
 
-  test.each(['text', 1, null, [], [{ title: 'a' }]])('that is no object is refused: %j', (result) => {
+  test.each(['text', 1, null, [], [{ title: 'a' }]])('that is not an object is refused: %j', (result) => {
     expect(findingsOf(result as JsonValue)).toHaveLength(1);
   });
 
-  test('is any JSON where no fields were asked for', () => {
+  test('may be any JSON when no fields were requested', () => {
     for (const result of ['text', null, [1], { a: 1 }])
       expect(checkResult(result, undefined)).toBeUndefined();
   });
 
-  test('of an empty list of fields is an empty object', () => {
+  test('for an empty list of fields is an empty object', () => {
     expect(findingsOf({}, [])).toEqual([]);
     expect(findingsOf({ a: 1 }, [])).toHaveLength(1);
   });

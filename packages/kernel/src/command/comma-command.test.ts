@@ -79,18 +79,18 @@ describe('a command', () => {
     expect(() => parseCommaCommand(text)).toThrow(expect.objectContaining({ code: 'bad_request' }));
   });
 
-  test.each(['please run ,x', '$x', 'echo hi', '', '-,x'])('%j is none', (text) => {
+  test.each(['please run ,x', '$x', 'echo hi', '', '-,x'])('%j is not a command', (text) => {
     expect(isCommaCommand(text)).toBe(false);
   });
 
   test.each([',t "a', ",t 'a\nb", ',t a\\', ',t s={a: 1', ',t s={a: "}'])(
-    '%j goes on in the next line',
+    '%j continues in the next line',
     (text) => {
       expect(beginCommand(text).open).not.toBeNull();
     },
   );
 
-  test('gives back any words that were quoted', () => {
+  test('keeps any words that were quoted', () => {
     const word = fc.string({
       unit: fc.constantFrom('a', ' ', '"', "'", '\\', '\n', '{', '}', 'é', '#'),
       minLength: 1,

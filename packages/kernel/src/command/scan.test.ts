@@ -22,10 +22,15 @@ describe('the commands of a text', () => {
       [',handoff summary="one\ntwo\nthree" name=a'],
       'Then.',
     ],
-    ['an open brace', ',handoff state={\n  a: 1\n}\nThen.', [',handoff state={\n  a: 1\n}'], 'Then.'],
+    [
+      'an open bracket of an object',
+      ',handoff state={\n  a: 1\n}\nThen.',
+      [',handoff state={\n  a: 1\n}'],
+      'Then.',
+    ],
     ['a backslash', ',handoff \\\nname=a\nThen.', [',handoff \\\nname=a'], 'Then.'],
     [
-      'a quote that nothing closes',
+      'a quote that is never closed',
       ",handoff summary=it's\nThen.\nIt goes on.",
       [",handoff summary=it's"],
       'Then.\nIt goes on.',
@@ -35,15 +40,20 @@ describe('the commands of a text', () => {
     ['blank lines around it', 'A\n\n,anchors\n\nB', [',anchors'], 'A\n\n\nB'],
     ['a closed fence before it', '```sh\nls\n```\n,anchors', [',anchors'], '```sh\nls\n```'],
     ['a closed block before it', '<quote>\nx\n</quote>\n,anchors', [',anchors'], '<quote>\nx\n</quote>'],
-    ['a tag closed in its line', '<b>x</b>\n,anchors', [',anchors'], '<b>x</b>'],
-    ['an element without end', '<br>\n,anchors\n<x/>\n,help', [',anchors', ',help'], '<br>\n<x/>'],
-    ['a fence closed less deep', '- ```\n  x\n```\n,anchors', [',anchors'], '- ```\n  x\n```'],
+    ['a tag that is closed in its line', '<b>x</b>\n,anchors', [',anchors'], '<b>x</b>'],
+    ['an element without an end', '<br>\n,anchors\n<x/>\n,help', [',anchors', ',help'], '<br>\n<x/>'],
+    [
+      'a fence that is closed at a smaller indent',
+      '- ```\n  x\n```\n,anchors',
+      [',anchors'],
+      '- ```\n  x\n```',
+    ],
     ['a fence within its line', 'Use ```ls``` here.\n,anchors', [',anchors'], 'Use ```ls``` here.'],
     ['a tag in code before it', 'Write `<b>`.\n,anchors\n</b>', [',anchors'], 'Write `<b>`.\n</b>'],
     ['a tag in a fence', '```\n<b>\n```\n,anchors\n</b>', [',anchors'], '```\n<b>\n```\n</b>'],
-    ['what looks like a tag', 'A Map<string> is it.\n,anchors', [',anchors'], 'A Map<string> is it.'],
+    ['text that looks like a tag', 'A Map<string> is it.\n,anchors', [',anchors'], 'A Map<string> is it.'],
     ['a comparison', 'a <b and\n\n,anchors\n\nc> d', [',anchors'], 'a <b and\n\n\nc> d'],
-    ['a lonely backtick', 'It`s done.\n\n,anchors', [',anchors'], 'It`s done.'],
+    ['a single backtick', 'It`s done.\n\n,anchors', [',anchors'], 'It`s done.'],
     ['a closed comment', '<!-- x\ny -->\n,anchors', [',anchors'], '<!-- x\ny -->'],
     ['a nested block', '<a>\n<a>\n</a>\n</a>\n,anchors', [',anchors'], '<a>\n<a>\n</a>\n</a>'],
     [
@@ -102,11 +112,11 @@ describe('the commands of a text', () => {
     'See <!-- this\n\n,anchors',
     '<![CDATA[\n,anchors\n]]>',
     '',
-  ])('are none, and the text stays as it is: %j', (text) => {
+  ])('are not found, and the text stays unchanged: %j', (text) => {
     expect(scanCommands(text)).toEqual({ visible: text, commands: [] });
   });
 
-  test('lose no line: each is either visible or in a command that begins with a comma', () => {
+  test('leave every line of the text either visible or inside a command that begins with a comma', () => {
     const line = fc.constantFrom(
       'text',
       ',anchors',
@@ -139,7 +149,7 @@ describe('the commands of a text', () => {
     );
   });
 
-  test('are read by the grammar, or refused by it with a reason', () => {
+  test('are read by the grammar, or refused by the grammar with a reason', () => {
     const [command = ''] = scanCommands('So:\n,handoff name=a\n  summary="b c"').commands;
     expect(parseCommaCommand(command).named).toEqual({ name: 'a', summary: 'b c' });
     const [broken = ''] = scanCommands(",handoff summary=it's").commands;
@@ -150,12 +160,12 @@ describe('the commands of a text', () => {
     ['open quotes and blocks', ',t a="x\n> y\n<z>\n'],
     ['fences', '```\n```\n'],
     ['tags without end', 'x <z>\n<y>\n'],
-    ['blocks within each other', '<z>\n'],
+    ['nested blocks', '<z>\n'],
     ['backticks', 'a ` b `` c\n'],
-    ['tags and comments that are none', '<z <!- <z\n'],
+    ['tags and comments that are not valid', '<z <!- <z\n'],
     ['tags after many blanks', '<z>'],
     ['braces that are never closed', ',t a={{{{\n'],
-  ])('cost no more than the text is long: %s', (_what, part) => {
+  ])('are found by work that grows only with the length of the text: %s', (_what, part) => {
     const text = `,anchors\n${' '.repeat(500_000)}${part.repeat(100_000)}\n${'</z>\n'.repeat(20_000)}`;
     expect(scanCommands(text).commands[0]).toBe(',anchors');
   });

@@ -11,7 +11,7 @@ const failure = (text: string): KernelError => {
   throw new Error(`${text} is read`);
 };
 
-describe('a command of a tape', () => {
+describe('a command for a tape', () => {
   test.each([
     [
       ',handoff name=phase-1 summary="Setup done"',
@@ -44,7 +44,7 @@ describe('a command of a tape', () => {
     [',tape.reset', { kind: 'reset', input: {} }],
     [' ,help', { kind: 'help', input: {} }],
     [',quit', { kind: 'quit', input: {} }],
-  ])('%s is what it says', (text, command) => {
+  ])('%s is read with its name and arguments', (text, command) => {
     if (command === undefined) expect(failure(text).code).toBe('bad_request');
     else expect(readTapeCommand(text)).toEqual(command);
   });
@@ -67,7 +67,7 @@ describe('a command of a tape', () => {
     [',tape.search', 'query:'],
     [',tape.reset archive=perhaps', 'archive:'],
     [',help me', "takes no 'me'"],
-  ])('%s is refused, with the commands there are', (text, message) => {
+  ])('%s is refused with the list of commands', (text, message) => {
     const error = failure(text);
     expect(error.code).toBe('bad_request');
     expect(error.message).toContain(message);
@@ -75,20 +75,20 @@ describe('a command of a tape', () => {
     expect(error.details.commands).toContain(',tape.reset');
   });
 
-  test('that is known and cannot be read is refused with the way it is written', () => {
+  test('that is known but cannot be read is refused with its correct form', () => {
     expect(failure(',tape.search limit=3').message).toMatch(/^query: .*Usage: ,tape\.search <words> /);
     expect(failure(',handoff summary="open').message).toContain('Usage: ,handoff name=<name> ');
     expect(failure(',ls').message).not.toContain('Usage');
   });
 
-  test('stands in the list that help shows', () => {
+  test('is in the list that help shows', () => {
     expect(COMMAND_HELP.split('\n')).toHaveLength(7);
     expect(COMMAND_HELP).toContain(',tape.reset [archive=true]');
   });
 });
 
-describe('the commands in an answer of an agent', () => {
-  test('become calls of their tools, and the rest is what is shown', () => {
+describe('the commands in an agent’s answer', () => {
+  test('become calls of their tools, and the rest of the answer is shown', () => {
     const text = 'Found it.\n,handoff name=done summary="Line 45"\n,anchors limit=2\nNext, the fix.';
     expect(takeCommands(text)).toEqual({
       visible: 'Found it.\nNext, the fix.',
@@ -99,19 +99,19 @@ describe('the commands in an answer of an agent', () => {
     });
   });
 
-  test('are none in fences and in foreign text', () => {
+  test('are not found in fences and in quoted text', () => {
     const text = '```\n,handoff name=a\n```\n> ,anchors\n<doc>\n,tape.info\n</doc>';
     expect(takeCommands(text)).toEqual({ visible: text, calls: [] });
   });
 
-  test('that are for people, or for nobody, keep their name, so that the call is refused', () => {
+  test('that only people may use, or that do not exist, keep their name, so that the call is refused', () => {
     expect(takeCommands(',tape.reset archive=true').calls).toEqual([
       { name: 'tape.reset', arguments: '{"archive":true}' },
     ]);
     expect(takeCommands(',rm path=/').calls).toEqual([{ name: 'rm', arguments: '{"path":"/"}' }]);
   });
 
-  test('that cannot be read are calls that say why', () => {
+  test('that cannot be read become calls that give the reason', () => {
     const [call] = takeCommands(',handoff name=a state={').calls;
     expect(call).toEqual({ name: 'tape.handoff', arguments: ',handoff name=a state={' });
     expect(commandFault(call?.arguments ?? '')).toContain('a brace is not closed');
@@ -119,13 +119,13 @@ describe('the commands in an answer of an agent', () => {
     expect(commandFault({})).toBeUndefined();
   });
 
-  test('are none when there are more than anyone would write', () => {
+  test('are ignored when there are more than an answer may have', () => {
     const text = ',anchors\n'.repeat(33);
     expect(takeCommands(text)).toEqual({ visible: text, calls: [] });
   });
 });
 
-test('names that every object inherits are names of arguments like any other', () => {
+test('names that every object inherits are ordinary names of arguments', () => {
   const state = '{__proto__: 1, constructor: 2}';
   expect(JSON.stringify(readTapeCommand(`,handoff name=x state=${state}`).input)).toContain(
     '"state":{"__proto__":1,"constructor":2}',

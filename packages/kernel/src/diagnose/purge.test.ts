@@ -12,11 +12,11 @@ const ids = (runs: readonly { readonly run_id: string }[]): string[] =>
   runs.map(({ run_id }) => run_id).sort();
 
 describe('a purge', () => {
-  test('removes what nothing refers to, each run for itself', () => {
+  test('removes each run to which nothing refers', () => {
     expect(decidePurge(['a', 'b'], [])).toEqual({ groups: [['a'], ['b']], kept: [] });
   });
 
-  test('keeps what is referred to by what stays, and what that refers to, and says by what', () => {
+  test('keeps runs to which a kept run refers, directly or through others, and gives the reference as the reason', () => {
     const { groups, kept } = decidePurge(
       ['a', 'b', 'c', 'd'],
       [ref(null, 'a'), ref('a', 'b'), ref('c', 'b')],
@@ -33,7 +33,7 @@ describe('a purge', () => {
     expect(groups).toEqual([['a', 'b', 'c'], ['d']]);
   });
 
-  test('never leaves a reference to what is gone, nor splits what belongs together, nor keeps without a cause', () => {
+  test('never leaves a reference to a removed run, never divides a group, and keeps nothing without a reason', () => {
     const run = fc.constantFrom('a', 'b', 'c', 'd', 'e', 'f');
     const reference = fc.tuple(fc.option(run), run).map(([from, to]) => ref(from, to));
     fc.assert(

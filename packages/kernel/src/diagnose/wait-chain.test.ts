@@ -94,7 +94,7 @@ const explain = (turns: readonly WaitFactsTurn[], rest: Partial<WaitFacts> = {})
   };
 };
 
-test('a chain is followed through calls and queues down to the lease that moves it', () => {
+test('a chain is followed through calls and queues to the lease that moves it', () => {
   const running = turn('d', { status: 'running', holder: worker, step_opened_at: EARLIER });
   expect(
     explain([
@@ -109,7 +109,7 @@ test('a chain is followed through calls and queues down to the lease that moves 
   });
 });
 
-describe('a chain that ends in nothing says so, and what to do', () => {
+describe('a chain that nothing moves says so, and says what to do', () => {
   test.each<[string, WaitFactsTurn, Partial<WaitFacts>, string, RegExp]>([
     [
       'no worker for a ring',
@@ -127,21 +127,21 @@ describe('a chain that ends in nothing says so, and what to do', () => {
     ],
     ['a suspended turn without calls', turn('b'), {}, '1 b nothing !', /boxcar doctor/],
     [
-      'a turn that was given up',
+      'a turn that was set aside after too many failures',
       turn('b', { status: 'running', holder: worker, given_up: 'dead_leases: x' }),
       {},
       '1 b given_up !',
       /--retry-dead/,
     ],
     [
-      'a call that was given up',
+      'a call that was set aside after too many failures',
       turn('b', { calls: [call('x', { given_up: 'y' })] }),
       {},
       '1 b given_up !',
       /--retry-dead/,
     ],
     [
-      'a dead worker, and no other one',
+      'a dead worker without another living worker',
       turn('b', { status: 'running', holder: { ...worker, is_alive: false, lease_until: EARLIER } }),
       { live_workers: 0 },
       '1 b lease !',
@@ -162,7 +162,7 @@ describe('a chain that ends in nothing says so, and what to do', () => {
   });
 });
 
-test('a circle is shown once, as one', () => {
+test('a circle of waits is reported once', () => {
   const turns = [
     turn('a', { calls: [awaits('b')] }),
     turn('b', { status: 'queued', behind_turn_id: 'c' as TurnId }),
@@ -174,7 +174,7 @@ test('a circle is shown once, as one', () => {
   expect(explain(turns, { live_workers: 0 }).links.at(-1)).toBe('3 d cycle !');
 });
 
-test('what several turns wait for is told once, and what was not read is said to be so', () => {
+test('a turn that several turns wait for is explained once, and a turn that was not read is marked as unread', () => {
   const turns = [
     turn('a', { calls: [awaits('b'), awaits('c')] }),
     turn('b', { calls: [awaits('d')] }),
@@ -185,7 +185,7 @@ test('what several turns wait for is told once, and what was not read is said to
   expect(explain(turns.slice(0, 3), { has_more: true }).links).toContain('2 d unread');
 });
 
-test('a call of a worker outside names its queue; a turn that has ended waits for nothing', () => {
+test('a call for a worker outside names its queue; a turn that has ended waits for nothing', () => {
   const outside = turn('a', { calls: [call('x', { route: 'queue', target: 'py' })] });
   expect(explain([outside]).all).toMatchObject([
     { kind: 'tool', tool_call_id: 'x', until: LATER, what: expect.stringContaining('boxcar-tools-py') },
@@ -195,7 +195,7 @@ test('a call of a worker outside names its queue; a turn that has ended waits fo
   ]);
 });
 
-test('a call that waits for an approval names the ticket, and what a person does', () => {
+test('a call that waits for an approval names the ticket and the action that a person must take', () => {
   const waiting = explain([turn('a', { calls: [asks] })]);
   expect(waiting).toMatchObject({ isLive: true, links: ['0 a approval'] });
   expect(waiting.all).toMatchObject([
@@ -211,7 +211,7 @@ test('a call that waits for an approval names the ticket, and what a person does
   expect(explain([turn('a', { calls: [asks] })], { live_workers: 0 }).isLive).toBe(false);
 });
 
-test('a chain of 20,000 turns does not overflow', () => {
+test('a chain of 20,000 turns does not overflow the stack', () => {
   const turns = Array.from({ length: 20_000 }, (_, n) => turn(`t${n}`, { calls: [awaits(`t${n + 1}`)] }));
   const report = explain([...turns, turn('t20000', { status: 'running', holder: worker })]);
   expect(report.links).toHaveLength(20_001);
@@ -219,7 +219,7 @@ test('a chain of 20,000 turns does not overflow', () => {
 });
 
 describe('a batch', () => {
-  test('is followed through the members that are shown, and says how many there are and until when', () => {
+  test('is followed through the members that are shown, and reports their number and the deadline', () => {
     const running = turn('b', { status: 'running', holder: worker });
     const lost = turn('c', { status: 'queued', live_workers: 0, worker_target: 'gpu' });
     const report = explain([turn('a', { calls: [joins(['b', 'c'], { remaining: 15 })] }), running, lost]);
@@ -236,9 +236,9 @@ describe('a batch', () => {
   });
 
   test.each<[string, Partial<WaitFactsBatch>, RegExp]>([
-    ['all of which have ended', { remaining: 0, is_due: true }, /its answer is to be put together/],
-    ['that is being closed', { closing: 'fail_fast', is_due: true }, /it is being ended \(fail_fast\)/],
-    ['whose deadline is over', { deadline_at: EARLIER }, /its deadline is over/],
+    ['all of which have ended', { remaining: 0, is_due: true }, /its answer is not made yet/],
+    ['that is closing', { closing: 'fail_fast', is_due: true }, /it is being ended \(fail_fast\)/],
+    ['whose deadline has passed', { deadline_at: EARLIER }, /its deadline is over/],
   ])('%s is moved by any living worker', (_what, rest, words) => {
     const stuck = [turn('a', { calls: [joins(['b'], rest)] }), turn('b')];
     expect(explain(stuck)).toMatchObject({ isLive: true, links: ['0 a batch'] });
@@ -246,13 +246,13 @@ describe('a batch', () => {
     expect(explain(stuck, { live_workers: 0 }).links).toEqual(['0 a batch !']);
   });
 
-  test('that has ended without its answer is a defect', () => {
+  test('that has ended without an answer to its parent is reported as a defect', () => {
     expect(explain([turn('a', { calls: [joins([], { status: 'failed' })] })]).links).toEqual([
       '0 a nothing !',
     ]);
   });
 
-  test('whose member waits for it is a circle, unless it can do without that member', () => {
+  test('whose member waits for the parent is a circle, unless the batch can succeed without that member', () => {
     const back = turn('b', { status: 'queued', behind_turn_id: 'a' as TurnId });
     const free = turn('c', { status: 'running', holder: worker });
     const all = explain([turn('a', { calls: [joins(['b', 'c'])] }), back, free]);
@@ -266,7 +266,7 @@ describe('a batch', () => {
   });
 });
 
-describe('a turn that waits for no call says for what, since when, until when, and what to do', () => {
+describe('a turn that waits for no call reports what it waits for, since when, until when, and what to do', () => {
   const room = {
     name: 'openai',
     open_until: null,
@@ -317,7 +317,7 @@ describe('a turn that waits for no call says for what, since when, until when, a
     expect(explain([waiting], { live_workers: 0 }).isLive).toBe(false);
   });
 
-  test('a project with as many under way as it may have', () => {
+  test('a turn of a project at its limit of turns under way reports that limit', () => {
     const queued = turn('a', { status: 'queued', project: { name: 'p', max_concurrent: 3, active: 3 } });
     expect(explain([queued]).all).toMatchObject([
       {

@@ -25,14 +25,14 @@ const describeCycles = (turns: readonly WaitingTurn[]) =>
     victim: cycle.victim.toolCallId,
   }));
 
-test('two turns that wait in each other’s queue: the youngest wait is given up', () => {
+test('of two turns that wait in each other’s queue, the younger wait is given up', () => {
   const turns = [turn('a', [['b1', 10]]), turn('b', [['a1', 20]]), turn('b1', [], 'b'), turn('a1', [], 'a')];
   const expected = [{ turns: ['a', 'a1', 'b', 'b1'], victim: 'b>a1' }];
   expect(describeCycles(turns)).toEqual(expected);
   expect(describeCycles([...turns].reverse())).toEqual(expected);
 });
 
-test('a tree, a long queue and a diamond are no circles', () => {
+test('a tree, a long queue and a diamond are not circles', () => {
   expect(
     describeCycles([
       turn('a', [
@@ -48,7 +48,7 @@ test('a tree, a long queue and a diamond are no circles', () => {
   ).toEqual([]);
 });
 
-test('circles that share a wait end with it; those that do not have a victim each', () => {
+test('circles that share a wait end with that wait; each circle that shares none has its own victim', () => {
   const shared = [
     turn('a', [['b1', 30]]),
     turn('b1', [], 'b'),
@@ -70,12 +70,12 @@ test('circles that share a wait end with it; those that do not have a victim eac
   expect(describeCycles(apart).map(({ victim }) => victim)).toEqual(['a>b1', 'y>x1']);
 });
 
-test('waits of the same moment: any order of the turns gives up the same one', () => {
+test('among waits of the same moment the same wait is given up in any order of the turns', () => {
   const turns = [turn('a', [['b1', 5]]), turn('b', [['a1', 5]]), turn('b1', [], 'b'), turn('a1', [], 'a')];
   expect(describeCycles(turns)).toEqual(describeCycles([...turns].reverse()));
 });
 
-test('a chain of 50,000 turns that ends in a circle does not overflow', () => {
+test('a chain of 50,000 turns that ends in a circle does not overflow the stack', () => {
   const chain = Array.from({ length: 50_000 }, (_, n) => turn(`t${n}`, [[`t${n + 1}`, n]]));
   expect(describeCycles([...chain, turn('t50000', [['t49999', 0]])])).toEqual([
     { turns: ['t49999', 't50000'], victim: 't49999>t50000' },

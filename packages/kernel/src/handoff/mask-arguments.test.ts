@@ -23,7 +23,7 @@ test.each([
   'bearer',
   'credentials',
   'credential_file',
-])('a value under the key %j is not shown, whatever it is', (key) => {
+])('the value under the key %j is masked, whatever it is', (key) => {
   for (const value of ['x', 5, true, null, ['a'], { deep: 'x' }])
     expect(maskArguments({ a: { [key]: value } })).toEqual({ a: { [key]: REDACTED } });
 });
@@ -39,11 +39,11 @@ test.each([
   'cookies',
   'secretary',
   'session_key',
-])('a value under the key %j is shown', (key) => {
+])('the value under the key %j is shown', (key) => {
   expect(maskArguments({ [key]: 'x' })).toEqual({ [key]: 'x' });
 });
 
-test('a long text without spaces is not shown, but uuids, prose and what the decision is about are', () => {
+test('a long text without spaces is masked, but uuids, prose and the facts of the decision are shown', () => {
   const long = `sk-${'aB3_'.repeat(10)}`;
   const uuid = '01890a5d-ac96-774b-bcce-b302099a8057';
   expect(maskArguments([long, long.slice(0, 31), uuid, `${long} as words`])).toEqual([
@@ -58,12 +58,12 @@ test('a long text without spaces is not shown, but uuids, prose and what the dec
   expect(maskArguments({ task: { password: 'x' } })).toEqual({ task: { password: REDACTED } });
 });
 
-test('a key that is named __proto__ is a key', () => {
+test('a key named __proto__ is an ordinary key', () => {
   const value = JSON.parse('{"__proto__": {"password": "x"}, "b": 1}') as JsonValue;
   expect(JSON.stringify(maskArguments(value))).toBe(`{"__proto__":{"password":"${REDACTED}"},"b":1}`);
 });
 
-test('masking keeps the shape, changes nothing it is given, and does nothing the second time', () => {
+test('masking keeps the shape, does not change its input, and changes nothing the second time', () => {
   fc.assert(
     fc.property(fc.jsonValue(), (given) => {
       const value = given as JsonValue;

@@ -9,7 +9,7 @@ import {
   responseStatusOf,
 } from './phases.js';
 
-test('each phase has one of the five states, and the phases of a state are found by it', () => {
+test('each phase maps to one of the five states, and each state lists its phases', () => {
   const all = HANDOFF_STATUSES.flatMap((status) => phasesOf(status));
   expect([...all].sort()).toEqual([...HANDOFF_PHASES].sort());
   expect(phasesOf('pending')).toEqual(['pending', 'awaiting_approval']);
@@ -17,7 +17,7 @@ test('each phase has one of the five states, and the phases of a state are found
   expect(phasesOf('rejected')).toEqual(['rejected']);
 });
 
-test('a final phase has a final state, and every other phase leads to each end in some number of moves', () => {
+test('a final phase has a final state, and every other phase can reach every end', () => {
   for (const phase of HANDOFF_PHASES) {
     const reached = new Set<string>([phase]);
     for (const one of reached) for (const next of PHASE_MOVES[one as typeof phase]) reached.add(next);
@@ -32,14 +32,14 @@ test('a final phase has a final state, and every other phase leads to each end i
   }
 });
 
-test('nothing is executed any more once it was rejected, and nothing is rejected once it runs', () => {
+test('a rejected handoff is never executed, and a running handoff is never rejected', () => {
   expect(PHASE_MOVES.in_progress).not.toContain('rejected');
   for (const phase of HANDOFF_PHASES)
     if (PHASE_MOVES[phase].includes('rejected'))
       expect(['pending', 'awaiting_approval', 'queued']).toContain(phase);
 });
 
-test('a handoff that is pending has no response', () => {
+test('a pending handoff has no response', () => {
   expect(HANDOFF_PHASES.filter((phase) => responseStatusOf(phase) === undefined)).toEqual([
     'pending',
     'awaiting_approval',

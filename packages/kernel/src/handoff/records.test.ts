@@ -38,7 +38,7 @@ const handoff: Handoff = {
   loss: null,
 };
 
-test('a handoff in every phase is valid on the wire, and says nothing of an answer before there is one', () => {
+test('a handoff is valid on the wire in every phase, and has no answer fields before there is an answer', () => {
   for (const phase of HANDOFF_PHASES) {
     const one = { ...handoff, phase, status: handoffStatusOf(phase) };
     expect(request(toHandoffRequest(one))).toEqual([]);
@@ -58,7 +58,7 @@ test('a result of any type, an error and an end are valid on the wire', () => {
   expect(response(failed)).toEqual([]);
 });
 
-test('the run is that of the caller, else of the calling turn, else the handoff itself', () => {
+test('the run of a handoff is the caller’s run, else the run of the calling turn, else the handoff itself', () => {
   const runOf = (rest: Partial<Handoff>) => toHandoffRequest({ ...handoff, ...rest }).from_run_id;
   expect(runOf({ run_id: 'run-123', calling_run_id: 'r' })).toBe('run-123');
   expect(runOf({ calling_run_id: 'r' })).toBe('r');
@@ -68,7 +68,7 @@ test('the run is that of the caller, else of the calling turn, else the handoff 
   expect(toHandoffResponse({ ...answer, target_run_id: 't' })?.to_run_id).toBe('t');
 });
 
-test('the schemas refuse what the contract has no place for', () => {
+test('the schemas refuse fields that the contract does not have', () => {
   const one: ApprovalTicket = {
     ticket_id: 't',
     run_id: 'r',

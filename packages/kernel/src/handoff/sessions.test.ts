@@ -5,14 +5,14 @@ const WRITTEN = new Date('2026-01-01T00:00:00Z');
 const after = (hours: number): Date => new Date(WRITTEN.getTime() + hours * 3_600_000);
 const active = { status: 'active', retentionPolicy: 'standard', lastWriteAt: WRITTEN } as const;
 
-describe('what a session is at a moment', () => {
+describe('the state of a session at a given time', () => {
   it.each([
     [1.99, 'active', false, false],
     [2, 'active', true, false],
     [23.99, 'active', true, false],
     [24, 'expired', false, false],
     [30 * 24, 'expired', false, true],
-  ] as const)('%s hours after the last write it is %s', (hours, status, isDormant, isArchived) => {
+  ] as const)('%s hours after its last write is %s', (hours, status, isDormant, isArchived) => {
     expect(sessionStateOf(active, after(hours))).toEqual({
       status,
       isDormant,
@@ -21,7 +21,7 @@ describe('what a session is at a moment', () => {
     });
   });
 
-  it('a session that has ended is neither dormant nor expired, and is archived in time', () => {
+  it('of a session that has ended is neither dormant nor expired, and becomes archived in time', () => {
     const ended = { ...active, status: 'completed' } as const;
     expect(sessionStateOf(ended, after(25))).toEqual({
       status: 'completed',
@@ -32,7 +32,7 @@ describe('what a session is at a moment', () => {
     expect(sessionStateOf(ended, after(30 * 24)).isArchived).toBe(true);
   });
 
-  it('each policy has its own times', () => {
+  it('follows the times of its policy', () => {
     const ends = RETENTION_POLICIES.map((retentionPolicy) =>
       sessionStateOf({ ...active, retentionPolicy }, WRITTEN).expiresAt?.getTime(),
     );
@@ -62,7 +62,7 @@ describe('the summary of a session', () => {
     );
   });
 
-  it('names the agent that it was handed to', () => {
+  it('names the agent that received the session', () => {
     const { summary, participants } = summarizeSession({ ...facts, agentTo: 'bob' });
     expect(summary).toMatch(/^Session 's-1' initiated by ada with handoff requested to bob\. /);
     expect(participants).toEqual(['ada', 'bob']);
@@ -78,7 +78,7 @@ describe('the summary of a session', () => {
     ]);
   });
 
-  it('names types of files and tools', () => {
+  it('names the types of files and tools', () => {
     const { keyPoints } = summarizeSession({
       ...facts,
       counts: { message: 0, file: 2, tool_call: 3, system: 1 },
@@ -95,7 +95,7 @@ describe('the summary of a session', () => {
     ]);
   });
 
-  it('says nothing of what was erased, and one message is not also the last', () => {
+  it('contains nothing of erased messages, and does not list a single message twice', () => {
     const { keyPoints } = summarizeSession({
       ...facts,
       counts: { message: 1, file: 0, tool_call: 0, system: 1 },

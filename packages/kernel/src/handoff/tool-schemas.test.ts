@@ -2,7 +2,7 @@ import { expect, test } from 'vitest';
 import { PLATFORM_NAMES, PLATFORMS } from '../platform/platform.js';
 import { handoffToolSchema, readHandoffCall } from './tool-schemas.js';
 
-test('our own agents are given the tool in this shape', () => {
+test('our own agents get the tool in this shape', () => {
   expect(handoffToolSchema('agdd')).toEqual({
     name: 'handoff',
     description: 'Delegate work to another agent or system',
@@ -18,7 +18,7 @@ test('our own agents are given the tool in this shape', () => {
   });
 });
 
-test('OpenAI is given the tool in this shape', () => {
+test('OpenAI gets the tool in this shape', () => {
   expect(handoffToolSchema('openai')).toEqual({
     type: 'function',
     function: {
@@ -36,7 +36,7 @@ test('OpenAI is given the tool in this shape', () => {
   });
 });
 
-test('a program that changes the schema it was given changes it for itself', () => {
+test('a program that changes the schema it got does not change the schema of others', () => {
   const given = handoffToolSchema('agdd') as { parameters: { properties: Record<string, unknown> } };
   given.parameters.properties.extra = { type: 'string' };
   expect(JSON.stringify(handoffToolSchema('agdd'))).not.toContain('extra');
@@ -45,24 +45,27 @@ test('a program that changes the schema it was given changes it for itself', () 
 test.each([
   ['anthropic', 'target_agent', 'request'],
   ['adk', 'target', 'message'],
-])('%s is given a flat tool with an input schema of %s, %s and context', (platform, target, task) => {
-  const text = { type: 'string', description: expect.stringMatching(/./) };
-  expect(handoffToolSchema(platform)).toEqual({
-    name: 'handoff',
-    description: expect.stringMatching(/^Delegate /),
-    input_schema: {
-      type: 'object',
-      properties: {
-        [target]: text,
-        [task]: text,
-        context: { type: 'object', description: expect.stringMatching(/./) },
+])(
+  'the platform %s gets a flat tool with an input schema of %s, %s and context',
+  (platform, target, task) => {
+    const text = { type: 'string', description: expect.stringMatching(/./) };
+    expect(handoffToolSchema(platform)).toEqual({
+      name: 'handoff',
+      description: expect.stringMatching(/^Delegate /),
+      input_schema: {
+        type: 'object',
+        properties: {
+          [target]: text,
+          [task]: text,
+          context: { type: 'object', description: expect.stringMatching(/./) },
+        },
+        required: [target, task],
       },
-      required: [target, task],
-    },
-  });
-});
+    });
+  },
+);
 
-test('each name of a platform gives its schema, and another name is refused to the letter', () => {
+test('each name of a platform gives its schema, and a name that differs in any letter is refused', () => {
   for (const platform of PLATFORMS)
     for (const name of PLATFORM_NAMES[platform])
       expect(handoffToolSchema(name.toUpperCase())).toEqual(handoffToolSchema(platform));
@@ -72,7 +75,7 @@ test('each name of a platform gives its schema, and another name is refused to t
     );
 });
 
-test('arguments of each shape are the same handoff', () => {
+test('arguments in each shape make the same handoff', () => {
   const context = { a: 1 };
   const calls = [
     readHandoffCall('native', { target_agent: 'x', task: 'do', context }),
@@ -93,7 +96,7 @@ test.each([
   ['agdd', { target_agent: ' ', task: 5 }, ['arguments.target_agent', 'arguments.task']],
   ['adk', { target: 'x', message: 'do', context: [] }, ['arguments.context']],
   ['anthropic', null, ['arguments']],
-])('arguments that do not fit %s are refused with every finding', (platform, args, paths) => {
+])('arguments that do not match the shape of %s are refused with every finding', (platform, args, paths) => {
   let caught: unknown;
   try {
     readHandoffCall(platform, args);

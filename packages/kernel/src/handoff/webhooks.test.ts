@@ -2,7 +2,7 @@ import { expect, test } from 'vitest';
 import { handoffResultText } from './handoff-result.js';
 import { deliveryPauseMs, withoutQuery } from './webhooks.js';
 
-test('each pause is twice the one before, up to an hour, a quarter more or less', () => {
+test('each pause is twice the previous pause, up to an hour, plus or minus a quarter', () => {
   const pauses = (random: number) =>
     [1, 2, 3, 10, 11, 12, 5_000].map((failures) => deliveryPauseMs(failures, { baseMs: 5_000, random }));
   expect(pauses(0.5)).toEqual([5_000, 10_000, 20_000, 2_560_000, 3_600_000, 3_600_000, 3_600_000]);
@@ -15,7 +15,7 @@ test('a URL is shown without its query', () => {
   expect(withoutQuery('https://a.example/hook')).toBe('https://a.example/hook');
 });
 
-test('the message about an end has the result or the error, and is cut where it is long', () => {
+test('the message about an end has the result or the error, and is cut when it is long', () => {
   const of = { handoffId: 'h1', targetAgent: 'reviewer', status: 'completed' } as const;
   expect(handoffResultText({ ...of, outcome: { result: 'good' } })).toBe(
     '[HANDOFF RESULT] reviewer: completed\nHandoff: h1\nResult: good',

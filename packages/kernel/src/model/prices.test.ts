@@ -10,7 +10,7 @@ import {
   priceTables,
 } from './prices.js';
 
-test('every built-in price says where and when it was read', () => {
+test('every built-in price names its source and the date of reading', () => {
   for (const [model, { source, readAt }] of Object.entries(LISTED_PRICES)) {
     expect(source, model).toMatch(/^https:\/\//);
     expect(readAt, model).toMatch(/^20\d\d-\d\d-\d\d$/);
@@ -22,7 +22,7 @@ test('every built-in price says where and when it was read', () => {
   });
 });
 
-test('each part of a call has its own rate, and the nearest one where it has none', () => {
+test('each part of a call has its own rate, and otherwise the nearest rate', () => {
   const usage = {
     inputTokens: 1_000_000,
     outputTokens: 1_000_000,
@@ -36,7 +36,7 @@ test('each part of a call has its own rate, and the nearest one where it has non
   expect(costOf(full, usage)).toBe(1_000_000 + 200_000 + 400_000 + 3_200_000 + 600_000);
 });
 
-test('a price of nothing is free; a model that asks nobody needs none', () => {
+test('a price of zero is free; a model that calls no provider needs no price', () => {
   expect([isFree({ input: 0, output: 0 }), isFree({ input: 0, output: 0, reasoning: 1 })]).toEqual([
     true,
     false,
@@ -49,7 +49,7 @@ test('a price of nothing is free; a model that asks nobody needs none', () => {
   ]);
 });
 
-test('a table that cannot be read counts as none', () => {
+test('a price table that is not valid is ignored', () => {
   const others = [BUILT_IN_PRICES];
   expect(priceTables({ a: { input: -1 } }, others)).toEqual(others);
   expect(findPrice('a', priceTables({ a: { input: 1, output: 2 } }, others))).toEqual({
@@ -58,7 +58,7 @@ test('a table that cannot be read counts as none', () => {
   });
 });
 
-test('a model costs the same by another API of its account, unless a table says otherwise', () => {
+test('a model costs the same through another API of its account, unless a table says otherwise', () => {
   expect(findPrice('openai-chat:gpt-4o-2024-08-06', [BUILT_IN_PRICES])).toEqual(
     BUILT_IN_PRICES['openai:gpt-4o'],
   );

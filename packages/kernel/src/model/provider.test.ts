@@ -27,7 +27,7 @@ const works: ProviderState = {
   now: 1_000_000_000_000,
 };
 
-test('the provider of a model is the part of its name before the colon, and one for all APIs of an account', () => {
+test('the provider of a model is the part of its name before the colon, and all APIs of an account are one provider', () => {
   const models = [
     'openai:gpt',
     'openai-chat:gpt',
@@ -46,12 +46,12 @@ test('the provider of a model is the part of its name before the colon, and one 
   ]);
 });
 
-describe('room', () => {
-  test('is without end where nothing limits it', () => {
+describe('the room at a provider', () => {
+  test('is unlimited when nothing limits it', () => {
     expect(findRoom(works)).toMatchObject({ calls: Number.POSITIVE_INFINITY, reason: null });
   });
 
-  test('P1: no minute, wherever it begins, holds more calls than the rate allows, whoever asks when for how many', () => {
+  test('P1: in any minute, no more calls are admitted than the rate allows', () => {
     const asks = fc.array(fc.tuple(fc.nat(20_000), fc.integer({ min: 1, max: 30 })), { maxLength: 100 });
     fc.assert(
       fc.property(fc.integer({ min: 1, max: 600 }), asks, (requestsPerMinute, wishes) => {
@@ -71,7 +71,7 @@ describe('room', () => {
     );
   });
 
-  test('comes at the moment it is said to come, and not before', () => {
+  test('is free again at the reported moment, and not before', () => {
     fc.assert(
       fc.property(fc.integer({ min: 1, max: 600 }), (requestsPerMinute) => {
         const fresh = { ...works, requestsPerMinute };
@@ -86,15 +86,15 @@ describe('room', () => {
     );
   });
 
-  test('P1: calls at once are never more than allowed, also when the limit was lowered meanwhile', () => {
+  test('P1: at no moment are more calls under way than allowed, also after the limit was lowered', () => {
     const at = (inUse: number) => findRoom({ ...works, maxConcurrent: 3, inUse }).calls;
     expect([0, 2, 3, 9].map(at)).toEqual([3, 1, 0, 0]);
     expect(findRoom({ ...works, maxConcurrent: 3, inUse: 3 })).toMatchObject({ reason: 'concurrency' });
   });
 });
 
-describe('P3: places that are kept', () => {
-  test('hold back room of every kind, and are looked at again before long', () => {
+describe('P3: places that are kept for turns', () => {
+  test('hold back room of every kind, and are checked again soon', () => {
     const rated = { ...works, requestsPerMinute: 20 };
     expect([0, 1, 2, 3].map((kept) => findRoom({ ...rated, kept }).calls)).toEqual([2, 1, 0, 0]);
     expect(findRoom({ ...rated, kept: 2 }).lookAt).toBe(works.now + 2_000);
@@ -108,7 +108,7 @@ describe('P3: places that are kept', () => {
     maxLength: 12,
   });
 
-  test('let turns call in their order, never more than there is room for, and nobody calls with room that is kept for an earlier one', () => {
+  test('let turns call in their order and within the room, and no turn uses room that is kept for an earlier turn', () => {
     fc.assert(
       fc.property(lines, fc.integer({ min: 0, max: 12 }), (line, calls) => {
         const turns = line.map((turn, index) => ({
@@ -147,7 +147,7 @@ describe('P2: a provider that fails', () => {
     ...noteFailure(state, seen),
   });
 
-  test('is closed off after so many failures in a row, for longer each time, and one call at a time tries', () => {
+  test('is closed off after several failures in a row, longer each time, until a single trial call succeeds', () => {
     let state = fail(fail(works));
     expect(findRoom(state).reason).toBeNull();
     state = fail(state);
@@ -160,25 +160,25 @@ describe('P2: a provider that fails', () => {
     expect(findRoom(state).lookAt).toBe(state.now + 20_000);
   });
 
-  test('is not closed off by failures between answers', () => {
+  test('is not closed off when answers come between the failures', () => {
     let state = works;
     for (let n = 0; n < 20; n++) state = fail(state, { ...alone, hasSucceeded: n % 2 === 0 });
     expect(state.openUntil).toBeNull();
   });
 
-  test('is not closed off before all workers have told whether they had answers', () => {
+  test('is not closed off before all workers have reported whether they had answers', () => {
     let state = works;
     for (let n = 0; n < 20; n++) state = fail(state, { ...alone, allTold: false });
     expect(state).toMatchObject({ openUntil: null, failures: 20, failingSince: works.now });
     expect(fail(state).openUntil).toBe(works.now + 10_000);
   });
 
-  test('stays closed off no longer by calls that were under way before', () => {
+  test('is not closed off longer when calls that were already under way fail', () => {
     const closed = fail(fail(fail(works)));
     expect(fail({ ...closed, now: closed.now + 5 }).openUntil).toBe(closed.openUntil);
   });
 
-  test('is never closed off where the profile of its limits says so', () => {
+  test('is never closed off when its limits switch the breaker off', () => {
     let state: ProviderState = { ...works, breakerAfter: 0 };
     for (let n = 0; n < 50; n++) state = fail(state);
     expect(state.openUntil).toBeNull();
@@ -194,7 +194,7 @@ test.each([
   ['model_rate_limited', { status: 429 }, false],
   ['model_failed', {}, false],
   ['context_overflow', { status: 500 }, false],
-])('%s %j is a failure of the provider: %s', (code, details, is) => {
+])('the error %s %j counts as a failure of the provider: %s', (code, details, is) => {
   expect(isProviderFailure({ code, details })).toBe(is);
 });
 
@@ -206,6 +206,6 @@ test.each([
   ['bad_config', {}, false],
   ['model_unavailable', {}, false],
   ['model_unavailable', { status: 503 }, false],
-])('%s %j is an answer of the provider: %s', (code, details, is) => {
+])('the error %s %j counts as an answer of the provider: %s', (code, details, is) => {
   expect(isProviderAnswer({ code, details })).toBe(is);
 });

@@ -5,7 +5,7 @@ import { answerTokensOf, contextLimitsOf, toldLimitOf } from './context-limit.js
 const profile = (model: string, rest: Record<string, unknown> = {}) =>
   parseProfile({ name: 'p', instructions: '', model, ...rest });
 
-describe('what a model takes', () => {
+describe('the limit of a model’s prompt', () => {
   test.each([
     ['anthropic:claude-sonnet-4-5', 200_000],
     ['openai:gpt-4o-mini', 128_000],
@@ -25,11 +25,11 @@ describe('what a model takes', () => {
     ['google:gemini-2.5-flash', 200_000],
     ['openai-compatible:llama-3', 200_000],
     ['scripted', 200_000],
-  ])('%s: %i', (model, limit) => {
+  ])('is known for %s: %i', (model, limit) => {
     expect(contextLimitsOf(profile(model)).limitTokens).toBe(limit);
   });
 
-  test('is what the profile says, where it says it', () => {
+  test('is the limit of the profile when the profile sets it', () => {
     const limits = contextLimitsOf(profile('openai:gpt-4o', { limits: { context_tokens: 32_000 } }));
     expect(limits).toEqual({
       limitTokens: 32_000,
@@ -39,7 +39,7 @@ describe('what a model takes', () => {
     });
   });
 
-  test('leaves room for the answer: as much as the profile asks for, half of the window at most', () => {
+  test('leaves room for the answer: as much as the profile asks for, at most half of the window', () => {
     const of = (max_output_tokens: number) => {
       const { promptTokens, answerTokens } = contextLimitsOf(
         profile('scripted', { model_settings: { max_output_tokens } }),
@@ -70,7 +70,7 @@ describe('what a model takes', () => {
     ['mine:constructor', {}, 16_384],
     ['constructor:x', {}, 16_384],
   ])(
-    'without a word of the profile leaves the least of three to the answer of %s %j: %i',
+    'leaves the default room for the answer when the profile sets none: %s %j: %i',
     (model, limits, tokens) => {
       expect(answerTokensOf(profile(model, { limits }))).toBe(tokens);
       const { limitTokens, promptTokens } = contextLimitsOf(profile(model, { limits }));
@@ -78,7 +78,7 @@ describe('what a model takes', () => {
     },
   );
 
-  test('is no more than the model writes, and is not charged twice where the window is of the prompt alone', () => {
+  test('leaves no more room than the model can write, and none when the window is only for the prompt', () => {
     const settings = (max_output_tokens: number) => ({ model_settings: { max_output_tokens } });
     expect(answerTokensOf(profile('openai:gpt-4o', settings(64_000)))).toBe(16_384);
     expect(contextLimitsOf(profile('openai:gpt-5', settings(200_000)))).toMatchObject({
@@ -92,7 +92,7 @@ describe('what a model takes', () => {
 });
 
 describe('an agent that can hand off', () => {
-  test('is told the limit, and reminded at four fifths of it or where its profile says', () => {
+  test('is told the limit, and is reminded at four fifths of it or where its profile says', () => {
     const tools = ['tape.handoff'];
     expect(toldLimitOf(profile('scripted', { tools }))).toBe(200_000);
     expect(contextLimitsOf(profile('scripted', { tools })).reminderTokens).toBe(160_000);

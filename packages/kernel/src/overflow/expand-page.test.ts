@@ -27,17 +27,17 @@ const bytes = (value: JsonValue): number => Buffer.byteLength(JSON.stringify(val
 describe('a card in parts', () => {
   test.each([
     ['ASCII', 'word '.repeat(3_000)],
-    ['three bytes a character', '東京'.repeat(3_000)],
-    ['pairs', 'a😀'.repeat(3_000)],
-    ['one part', 'short'],
-  ])('is its words again, and no part is larger than asked for: %s', (_name, text) => {
+    ['three bytes per character', '東京'.repeat(3_000)],
+    ['surrogate pairs', 'a😀'.repeat(3_000)],
+    ['a single part', 'short'],
+  ])('has the same text as the whole card, and no part is larger than requested: %s', (_name, text) => {
     const card = note(text);
     const pages = readAll((from) => readCardPage(card, { from, maxBytes: 1_000 }));
     expect(pages.map((page) => page.text).join('')).toBe(text);
     for (const page of pages) expect(Buffer.byteLength(String(page.text))).toBeLessThanOrEqual(1_000);
   });
 
-  test('behind its end is empty, and in the middle of a pair begins behind it', () => {
+  test('is empty after its end, and begins after a surrogate pair when it is asked for from the middle of the pair', () => {
     expect(readCardPage(note('abc'), { from: 99, maxBytes: 100 })).toMatchObject({ text: '' });
     expect(readCardPage(note('😀b'), { from: 1, maxBytes: 100 })).toMatchObject({ text: 'b' });
     expect(readCardPage(note('😀b'), { from: 0, maxBytes: 1 })).toMatchObject({ text: '😀', next_from: 2 });
@@ -50,21 +50,21 @@ describe('a summary in parts', () => {
   const all = new Map(many.map((card) => [card.id, card]));
   const ids = many.map(({ id }) => id);
 
-  test('gives every card it stands for, however many and small', () => {
+  test('lists every card that it replaces, even when there are many small cards', () => {
     const pages = readAll((from) => readSummaryPage(summary, { ids, cards: all, from, maxBytes: 16_384 }));
     const texts = pages.flatMap(({ cards: list }) => listOf(list).map(({ text }) => text));
     expect(texts).toEqual(many.map((_, index) => `n${index}`));
     expect(pages.every(({ card_count }) => card_count === 1_000)).toBe(true);
   });
 
-  test('is no larger than asked for, with all that stands around the words', () => {
+  test('is no larger than requested, including everything around the text', () => {
     for (const page of readAll((from) =>
       readSummaryPage(summary, { ids, cards: all, from, maxBytes: 1_500 }),
     ))
       expect(bytes(page)).toBeLessThanOrEqual(1_500);
   });
 
-  test('gives the beginning of a card that is too large for one part, and says where its rest is', () => {
+  test('gives the beginning of a card that is too large for one part, and says where the rest is', () => {
     const large = note('x'.repeat(5_000));
     const small = note('s');
     const page = readSummaryPage(summary, {
@@ -78,7 +78,7 @@ describe('a summary in parts', () => {
     expect(bytes(page)).toBeLessThanOrEqual(1_500);
   });
 
-  test('counts what quotes and line ends come to', () => {
+  test('counts the escapes of quotes and line ends in its size', () => {
     const quotes = note('"\n'.repeat(5_000));
     const of = { ids: [quotes.id], cards: new Map([[quotes.id, quotes]]), from: 0, maxBytes: 1_500 };
     const page = readSummaryPage(summary, of);
@@ -86,7 +86,7 @@ describe('a summary in parts', () => {
     expect(String(listOf(page.cards)[0]?.text).length).toBeGreaterThan(300);
   });
 
-  test('leaves out what is gone', () => {
+  test('leaves out erased cards', () => {
     const [first, second, third] = many as [Card, Card, Card];
     const page = readSummaryPage(summary, {
       ids: [first.id, second.id, third.id],

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { isContextOverflow } from './overflow.js';
 
-describe('the prompt is too long when a provider says', () => {
+describe('a provider’s error means that the prompt is too long', () => {
   test.each([
     // Wordings that match Bub's patterns.
     'context_length_exceeded: context length 200000',
@@ -48,11 +48,11 @@ describe('the prompt is too long when a provider says', () => {
     'Request body too large for gpt-4o-mini model. Max size: 8000 tokens.',
     'prompt is too long: 210,000 tokens > 200,000 maximum',
     'This endpoint’s maximum context length is 32768 tokens. However, you requested about 40000 tokens',
-  ])('%s', (message) => {
+  ])('when its message is: %s', (message) => {
     expect(isContextOverflow({ message })).toBe(true);
   });
 
-  test('413, or a code that means nothing else, whatever the words', () => {
+  test('when its status is 413 or its code has no other meaning, with any message', () => {
     expect(isContextOverflow({ message: '', status: 413 })).toBe(true);
     expect(isContextOverflow({ message: 'Bad request', status: 400, code: 'context_length_exceeded' })).toBe(
       true,
@@ -87,18 +87,18 @@ test.each([
   'request body is not valid JSON',
   'unknown error',
   '',
-])('a failure of another kind is no overflow: %s', (message) => {
+])('a failure of another kind is not an overflow: %s', (message) => {
   expect(isContextOverflow({ message })).toBe(false);
 });
 
-test('a limit of rate is one, whatever its status: some hosts answer 413 to it', () => {
+test('a rate limit is not an overflow, even when a host reports it with the status 413', () => {
   const message =
     'Request too large for model `llama-3` on tokens per minute (TPM): Limit 6000, Requested 7000, please reduce your message size and try again.';
   expect(isContextOverflow({ message, status: 413 })).toBe(false);
   expect(isContextOverflow({ message: 'x', status: 413, code: 'rate_limit_exceeded' })).toBe(false);
 });
 
-test('a status of 429 is a limit of rate, whatever the words', () => {
+test('a status of 429 is a rate limit, with any message', () => {
   expect(
     isContextOverflow({ message: 'Please reduce the prompt length or context window', status: 429 }),
   ).toBe(false);

@@ -149,7 +149,7 @@ function expand(segment: Segment, boxes: World['boxes']): CardId[] {
 describe('a budget', () => {
   const cards = [1, 2, 3].map((n) => cardOf(n, 10));
 
-  test('that is kept cuts nothing and asks nobody, but its strategy must exist', () => {
+  test('that is not exceeded cuts nothing and does not call the strategy, but the strategy must exist', () => {
     const strategies = new PackingStrategies({
       never: () => {
         throw new Error('asked');
@@ -170,7 +170,7 @@ describe('a budget', () => {
     },
   );
 
-  test('is needed by a strategy', () => {
+  test('needs a strategy', () => {
     const error = errorOf(() => parseHandover({ context_packing_config: { budget_strategy: 'newest' } }));
     expect(error.code).toBe('bad_request');
     expect(error.message).toContain('budget_strategy: needs budget_tokens');
@@ -180,7 +180,7 @@ describe('a budget', () => {
       ).toBe('bad_request');
   });
 
-  test('without a strategy refuses, naming the tokens, the largest cards and what to do', () => {
+  test('without a strategy refuses the packing, and names the tokens, the largest cards and the next step', () => {
     const large = [...cards, cardOf(4, 500, { type: 'tool.result' })];
     const handover = { budget_tokens: PROTECTED + 100 };
     const error = errorOf(() => pack({ boxes: [large], handover }));
@@ -205,7 +205,7 @@ describe('a budget', () => {
   });
 
   test.each(['error', 'newest', 'deliverables_only', 'summary'])(
-    'that packed arguments and parent alone exceed is refused by %s: they are never cut',
+    'that packed arguments and the parent pointer alone exceed is refused by %s: they are never cut',
     (budget_strategy) => {
       const handover = { budget_tokens: PROTECTED, budget_strategy };
       const error = errorOf(() => pack({ boxes: [cards], instruction: 'x'.repeat(100), handover }));
@@ -215,7 +215,7 @@ describe('a budget', () => {
     },
   );
 
-  test('cannot be forgotten: a draft over its budget is not sealed without its cuts', () => {
+  test('is enforced: a draft over its budget cannot be sealed without its cuts', () => {
     const draft = draftOf({ boxes: [cards], handover: { budget_tokens: PROTECTED + 1 } });
     expect(isOverBudget(draft)).toBe(true);
     expect(errorOf(() => sealPacking(draft)).code).toBe('internal_error');
@@ -223,7 +223,7 @@ describe('a budget', () => {
 });
 
 describe('newest', () => {
-  test('keeps the newest by the time of their making, whatever the order of the boxes', () => {
+  test('keeps the newest cards by creation time, in any order of the boxes', () => {
     const packed = under('newest', 25, [
       [cardOf(5, 10), cardOf(1, 10)],
       [cardOf(2, 10), cardOf(4, 10)],
@@ -232,18 +232,18 @@ describe('newest', () => {
     expect([1, 2].map((n) => reasonOf(packed, n))).toEqual(['older', 'older']);
   });
 
-  test('leaves no gap: what is older than the first that does not fit goes too', () => {
+  test('leaves no gap: everything older than the first card that does not fit is cut', () => {
     const packed = under('newest', 25, [[cardOf(1, 1), cardOf(2, 20), cardOf(3, 20)]]);
     expect(keptOf(packed)).toEqual([3]);
   });
 
-  test('passes over a card that no room would hold', () => {
+  test('skips a card that is larger than the whole budget', () => {
     const packed = under('newest', 25, [[cardOf(1, 10), cardOf(2, 10), cardOf(3, 26)]]);
     expect(keptOf(packed)).toEqual([1, 2]);
     expect(reasonOf(packed, 3)).toBe('too_large');
   });
 
-  test('keeps or cuts a call together with its result', () => {
+  test('keeps or cuts a call and its result together', () => {
     const call = { toolCallId: 'a' };
     const packed = under('newest', 25, [[cardOf(1, 10, call), cardOf(2, 10), cardOf(3, 10, call)]]);
     expect(keptOf(packed)).toEqual([1, 3]);
@@ -255,7 +255,7 @@ describe('newest', () => {
 
 describe('deliverables_only', () => {
   const done = { type: 'task.deliverable' };
-  test('keeps deliverables, the newest when all are too many', () => {
+  test('keeps deliverables, and only the newest when they exceed the budget', () => {
     const cards = [cardOf(1, 10, done), cardOf(2, 10), cardOf(3, 10, done), cardOf(4, 1)];
     const packed = under('deliverables_only', 20, [cards]);
     expect(keptOf(packed)).toEqual([1, 3]);
@@ -268,7 +268,7 @@ describe('summary', () => {
   const summaryOf = (n: number, tokens: number, ...of: number[]): TestCard =>
     cardOf(n, tokens, { type: 'task.summary', summarizes: of.map(cardIdOf) });
 
-  test('leaves to a summary what it links', () => {
+  test('cuts the cards that a kept summary links', () => {
     const packed = under('summary', 30, [
       [cardOf(1, 50), cardOf(2, 50), summaryOf(3, 10, 1, 2), cardOf(4, 20)],
     ]);
@@ -277,14 +277,14 @@ describe('summary', () => {
     expect(packed.cuts?.digest).toBeUndefined();
   });
 
-  test('follows summaries of summaries, and two that name each other do not vanish together', () => {
+  test('follows summaries of summaries, and keeps one of two that link each other', () => {
     const chain = [cardOf(1, 50), summaryOf(2, 10, 1), summaryOf(3, 10, 2)];
     expect(keptOf(under('summary', 15, [chain]))).toEqual([3]);
     const circle = [cardOf(1, 50), summaryOf(2, 5, 1, 3), summaryOf(3, 5, 2)];
     expect(keptOf(under('summary', 15, [circle]))).toEqual([3]);
   });
 
-  test('takes no link to cards that are not there, nor to itself, nor from a card of another type', () => {
+  test('ignores links to missing cards, to the summary itself, and from cards of another type', () => {
     const cards = [
       cardOf(1, 5),
       summaryOf(2, 5, 2, 9),
@@ -294,7 +294,7 @@ describe('summary', () => {
     expect(keptOf(under('summary', 100, [cards]))).toEqual([1, 2, 3]);
   });
 
-  test('shortens the oldest to a digest with type, author, beginning and link', () => {
+  test('shortens the oldest cards to a digest with type, author, beginning and link', () => {
     const preview = `two\n lines with "quotes"  and ${'x'.repeat(160)}`;
     const packed = under('summary', 230, [
       [cardOf(1, 300, { type: 'my.type', authorId: 'me', preview }), cardOf(2, 60), cardOf(3, 60)],
@@ -316,7 +316,7 @@ describe('summary', () => {
     expect(packed.packing.attachedCardIds[1]).toBe(digest?.id);
   });
 
-  test('says in the digest how many more are left out, the oldest first', () => {
+  test('states in the digest how many cards are left out beyond it, the oldest first', () => {
     const cards = Array.from({ length: 20 }, (_item, n) => cardOf(n + 1, 100, { preview: 'x'.repeat(100) }));
     const packed = under('summary', 150, [cards]);
     expect(keptOf(packed)).toEqual([]);
@@ -329,7 +329,7 @@ describe('summary', () => {
     );
   });
 
-  test('does not show in a digest what is hidden from models', () => {
+  test('does not show hidden cards in a digest', () => {
     const packed = under('summary', 100, [
       [
         cardOf(1, 90, { isHidden: true, preview: 'secret' }),
@@ -343,7 +343,7 @@ describe('summary', () => {
 });
 
 describe('the manifest', () => {
-  test('names cuts as ranges by reason, and narrows the segment to what stays', () => {
+  test('lists cuts as ranges by reason, and narrows each segment to the cards that stay', () => {
     const cards = Array.from({ length: 1_000 }, (_item, n) => cardOf(n + 1, 10));
     const { packing } = under('newest', 25, [cards]);
     expect(packing.box.segments[1]).toEqual({
@@ -363,24 +363,24 @@ describe('the manifest', () => {
     expect(JSON.stringify(packing.box).length).toBeLessThan(1_000);
   });
 
-  test('keeps a segment of which nothing is left, empty', () => {
+  test('keeps a segment whose cards were all cut, as an empty segment', () => {
     const { packing } = under('newest', 5, [[cardOf(1, 10), cardOf(2, 10)]]);
     expect(packing.box.segments[1]).toMatchObject({ from: 1, to: 0, count: 0, tokens: 0 });
     expect(packing.box.segments[1]).not.toHaveProperty('skip');
   });
 });
 
-describe('strategies of one’s own', () => {
+describe('custom strategies', () => {
   const keepAll: PackingStrategy = ({ candidates }) => ({ keep: candidates.map(({ cardId }) => cardId) });
 
   test.each([[''], ['A'], ['1a'], ['a b'], ['a'.repeat(65)], ['ä'], [7], [null]])(
-    'cannot be named %j',
+    'cannot have the name %j',
     (name) => {
       expect(errorOf(() => new PackingStrategies().add(name as string, keepAll)).code).toBe('bad_request');
     },
   );
 
-  test('are functions, each under a name of its own; built-in ones cannot be replaced', () => {
+  test('are functions with unique names, and cannot replace built-in strategies', () => {
     const strategies = new PackingStrategies({ mine: keepAll });
     expect(errorOf(() => strategies.add('other', 'x' as never)).code).toBe('bad_request');
     expect(errorOf(() => strategies.add('mine', keepAll)).code).toBe('conflict');
@@ -399,7 +399,7 @@ describe('strategies of one’s own', () => {
         choice(candidates.filter((card) => card.isProtected).map((card) => card.cardId)) as PackingChoice,
     });
 
-  test('say what stays, why the rest does not, and what stands for it', () => {
+  test('decide which cards stay, why the others are cut, and which text replaces them', () => {
     const strategies = choose((keep) => ({
       keep: [...keep, cardIdOf(4)].toReversed(),
       reasons: { [cardIdOf(1)]: 'boring' },
@@ -432,7 +432,7 @@ describe('strategies of one’s own', () => {
     expect(keptOf(under('reviews_first', 29, boxes, strategies))).toEqual([1, 5]);
   });
 
-  test('may keep exactly the budget, and not one token more', () => {
+  test('may keep exactly the budget, and not a single token more', () => {
     const strategies = new PackingStrategies({
       mine: ({ candidates }) => ({
         keep: candidates
@@ -458,35 +458,39 @@ describe('strategies of one’s own', () => {
 
   const broken: readonly [string, (keep: readonly string[]) => unknown, RegExp][] = [
     [
-      'an unknown card',
+      'a card that is not known',
       (keep) => ({ keep: [...keep, cardIdOf(9)] }),
       /keeps cacd.*, which is not a candidate/,
     ],
-    ['a card twice', (keep) => ({ keep: [...keep, cardIdOf(1), cardIdOf(1)] }), /keeps cacd.* twice/],
-    ['no protected card', () => ({ keep: [] }), /leaves out instruction, which must stay/],
-    ['not the parent pointer', (keep) => ({ keep: keep.slice(0, 1) }), /leaves out parent, which must stay/],
+    ['the same card twice', (keep) => ({ keep: [...keep, cardIdOf(1), cardIdOf(1)] }), /keeps cacd.* twice/],
+    ['cards without the protected card', () => ({ keep: [] }), /leaves out instruction, which must stay/],
+    [
+      'cards without the parent pointer',
+      (keep) => ({ keep: keep.slice(0, 1) }),
+      /leaves out parent, which must stay/,
+    ],
     [
       'a call without its result',
       (keep) => ({ keep: [...keep, cardIdOf(2)] }),
       /parts a tool call from its result \(call c\)/,
     ],
     [
-      'too much',
+      'more cards than the budget allows',
       (keep) => ({ keep: [...keep, ...cards.map(({ id }) => id)] }),
       /keeps \d+ tokens of a budget of \d+/,
     ],
     [
-      'too long a digest',
+      'a digest that is too long',
       (keep) => ({ keep, digest: { text: 'x'.repeat(200), cardIds: [cardIdOf(1)] } }),
       /keeps \d+ tokens of a budget/,
     ],
     [
-      'a digest of what stays',
+      'a digest of a card that stays',
       (keep) => ({ keep: [...keep, cardIdOf(1)], digest: { text: 'x', cardIds: [cardIdOf(1)] } }),
       /gives a digest of/,
     ],
     [
-      'a digest of what is not there',
+      'a digest of a card that does not exist',
       (keep) => ({ keep, digest: { text: 'x', cardIds: ['y'] } }),
       /gives a digest of y/,
     ],
@@ -496,43 +500,43 @@ describe('strategies of one’s own', () => {
       /must not be blank/,
     ],
     [
-      'a reason for what stays',
+      'a reason for a card that stays',
       (keep) => ({ keep: [...keep, cardIdOf(1)], reasons: { [cardIdOf(1)]: 'x' } }),
       /gives a reason for/,
     ],
     [
-      'a reason that is no text',
+      'a reason that is not a text',
       (keep) => ({ keep, reasons: { [cardIdOf(1)]: 7 } }),
       /returned no choice: reasons/,
     ],
     ['unknown keys', (keep) => ({ keep, more: 1 }), /returned no choice/],
-    ['nothing', () => undefined, /returned no choice/],
-    ['ids that are no text', (keep) => ({ keep: [...keep, 7] }), /returned no choice: keep\.2/],
+    ['no value', () => undefined, /returned no choice/],
+    ['ids that are not texts', (keep) => ({ keep: [...keep, 7] }), /returned no choice: keep\.2/],
     ['a promise', (keep) => Promise.resolve({ keep }), /returned a promise/],
     ['a promise that fails', () => Promise.reject(new Error('later')), /returned a promise/],
     [
-      'what throws',
+      'an exception',
       () => {
         throw new Error('boom');
       },
       /threw: boom/,
     ],
     [
-      'what throws no error',
+      'an exception that is not an error',
       () => {
         throw null;
       },
       /threw: null/,
     ],
   ];
-  test.each(broken)('are refused when they give %s', (_name, choice, message) => {
+  test.each(broken)('are refused when they return %s', (_name, choice, message) => {
     const error = errorOf(() => under('mine', 30, [cards], choose(choice)));
     expect(error).toMatchObject({ code: 'packing_strategy_failed', details: { budget_strategy: 'mine' } });
     expect(error.message).toMatch(message);
     expect(error.message).toContain("'mine'");
   });
 
-  test('cannot change what they are shown', () => {
+  test('cannot change the data that they get', () => {
     const strategies = new PackingStrategies({
       mine: ({ candidates }) => {
         for (const card of candidates) (card as { tokens: number }).tokens = 0;
@@ -598,7 +602,7 @@ describe('the work of packing', () => {
   }
 
   test.each(['newest', 'deliverables_only', 'summary'])(
-    'takes the same number of reads per card, however many cards there are: %s',
+    'is the same number of reads per card for any number of cards: %s',
     (strategy) => {
       const few = countReads(strategy, 500);
       const many = countReads(strategy, 4_000);
@@ -612,7 +616,7 @@ describe('the work of packing', () => {
  * The work is `numRuns` cases of at most 48 cards each, and the tests above limit the reads of a case. There is no time
  * limit: it cannot interrupt a test that never waits, and would only fail the test on a busy machine.
  */
-describe('for any boxes, budget and built-in strategy', { timeout: 0 }, () => {
+describe('with any boxes, budget and built-in strategy', { timeout: 0 }, () => {
   const forAll = (
     check: (of: Packed & { boxes: World['boxes']; room: number; whole: readonly CardId[] }) => void,
   ): void => {
@@ -636,7 +640,7 @@ describe('for any boxes, budget and built-in strategy', { timeout: 0 }, () => {
     });
   });
 
-  test('the order stands, nothing enters but a digest, what is protected stays, calls keep their results', () => {
+  test('the order is kept, only a digest is added, protected cards stay, and calls keep their results', () => {
     forAll(({ packing, whole, boxes, cuts }) => {
       const [instruction, ...rest] = packing.cards.map(({ id }) => id);
       const digest = cuts?.digest === undefined ? [] : rest.slice(0, 1);
@@ -657,7 +661,7 @@ describe('for any boxes, budget and built-in strategy', { timeout: 0 }, () => {
     });
   });
 
-  test('the segments alone give the box back, and their cuts are what is missing', () => {
+  test('the segments alone restore the box, and their cuts are the missing cards', () => {
     forAll(({ packing, boxes, whole }) => {
       const given: CardId[] = [];
       const missing = new Set<CardId>();
@@ -686,7 +690,7 @@ describe('for any boxes, budget and built-in strategy', { timeout: 0 }, () => {
     });
   });
 
-  test('the same input gives the same box, and a larger budget that holds all gives all', () => {
+  test('the same input gives the same box, and a budget that is large enough keeps everything', () => {
     forAll(({ packing, cuts, boxes, room, draft }) => {
       const strategy = draft.budget?.strategy ?? '';
       const again = under(strategy, room, structuredClone(boxes) as World['boxes']);
@@ -698,7 +702,7 @@ describe('for any boxes, budget and built-in strategy', { timeout: 0 }, () => {
 });
 
 describe('the history of a clone under a budget', () => {
-  test('repeats what a named box keeps of it, and nothing that was cut', () => {
+  test('repeats the cards that a named box keeps of it, and no cards that were cut', () => {
     const [cut, kept, other] = [cardOf(1, 100), cardOf(2, 20), cardOf(3, 20)];
     const world: World = {
       boxes: [

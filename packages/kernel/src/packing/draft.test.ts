@@ -81,7 +81,7 @@ const inherit = (box: ExpandedBox, rule?: 'snapshot'): InheritedBox => ({
 });
 
 describe('the target profile', () => {
-  test('is the trimmed argument before the trimmed configuration', () => {
+  test('is the trimmed argument, else the trimmed configuration', () => {
     const handover = parseHandover({ target_profile_config: { profile_name: ' expert ' } });
     expect(decideTargetProfile({ profile_name: ' boss\n' }, handover)).toBe('boss');
     expect(decideTargetProfile({}, handover)).toBe('expert');
@@ -90,7 +90,7 @@ describe('the target profile', () => {
   });
 
   test.each([{}, { profile_name: '' }, { profile_name: ' \t' }, { profile_name: null }])(
-    'that is missing is a bad request: %j',
+    'is required: %j is a bad request',
     (args) => {
       expect(codeOf(() => decideTargetProfile(args, parseHandover({})))).toBe('bad_request');
       const blank = parseHandover({ target_profile_config: { profile_name: ' ' } });
@@ -118,18 +118,18 @@ describe('a handover', () => {
     [{ context_packing_config: { inherit_context: { include_parent: 'yes' } } }],
     [{ target_profile_config: { profile_name: 7 } }],
     [{ context_packing_config: { pack_arguments: [{ arg_key: 'a\u0000' }] } }],
-  ])('of a wrong shape is a bad request that names the place: %j', (handover) => {
+  ])('of a wrong shape is a bad request that names the place of the fault: %j', (handover) => {
     const error = errorOf(() => parseHandover(handover));
     expect(error.code).toBe('bad_request');
     expect(error.message).toContain('handover');
   });
 
-  test('of a wrong rule names it by its place in the list of the caller', () => {
+  test('of a wrong rule names the rule by its place in the caller’s list', () => {
     const handover = { context_packing_config: { pack_arguments: [{}, 'a', { arg_key: 7 }] } };
     expect(errorOf(() => parseHandover(handover)).message).toContain('pack_arguments.2.arg_key');
   });
 
-  test('skips rules without arg_key and ignores keys of its maker, on every level', () => {
+  test('skips rules without arg_key, and ignores unknown keys on every level', () => {
     const plain = {
       target_profile_config: { profile_name: 'expert' },
       context_packing_config: {
@@ -168,14 +168,14 @@ describe('a handover', () => {
     ]);
   });
 
-  test('has at most a hundred notices, and none of them repeats a long key', () => {
+  test('has at most a hundred notices, and no notice repeats a long key', () => {
     const many = Object.fromEntries(Array.from({ length: 500 }, (_item, n) => [`${n}${'x'.repeat(500)}`, n]));
     const notices = handoverNotices(many);
     expect(notices).toHaveLength(100);
     for (const { field } of notices) expect(field.length).toBeLessThan(250);
   });
 
-  test('ignores items of pack_arguments that are no objects', () => {
+  test('ignores items of pack_arguments that are not objects', () => {
     const { cards } = pack({
       arguments: { a: 'x' },
       handover: {
@@ -206,7 +206,7 @@ describe('packed arguments', () => {
     expect(packOne(value as JsonValue)?.content).toEqual(content);
   });
 
-  test('are instructions of the user, by the tool that packs, unless the rule says otherwise', () => {
+  test('are user instructions by the packing tool, unless the rule says otherwise', () => {
     expect(packOne('x')).toMatchObject({
       type: 'task.instruction',
       role: 'user',
@@ -235,7 +235,7 @@ describe('packed arguments', () => {
     ).toMatchObject({ cards: [], attachedCardIds: [], box: { count: 0, tokens: 0, segments: [] } });
   });
 
-  test('of one name make a card per rule, in rule order', () => {
+  test('with one name make a card per rule, in rule order', () => {
     const { cards } = pack({
       arguments: { a: 1, b: 2 },
       handover: {
@@ -271,7 +271,7 @@ describe('packed arguments', () => {
     expect(codeOf(() => packOne([{ name: 'a' }, { name: ' a' }], rule))).toBe('bad_request');
   });
 
-  test('above their limit are too large: instructions have their own', () => {
+  test('above their limit are too large: instructions have a limit of their own', () => {
     const big = 'x'.repeat(300);
     const handover: HandoverInput = {
       context_packing_config: {
@@ -303,7 +303,7 @@ describe('named boxes', () => {
   const one = boxIdOf(1);
   const two = boxIdOf(2);
 
-  test('come in the order of the listed arguments and of their lists; absent ones are skipped', () => {
+  test('are packed in the order of the listed arguments and of their lists; absent boxes are skipped', () => {
     expect(named({ b: one, a: [two, one.replaceAll('-', ''), one.toUpperCase()] })).toEqual([
       { argument: 'a', boxId: two },
       { argument: 'a', boxId: one },
@@ -316,7 +316,7 @@ describe('named boxes', () => {
   });
 
   test.each([7, 'box', '', '00000000-0000-0000-0000-00000000000', [one, 7], [one, 'x']])(
-    'that no box can have are not found: %j',
+    'with an id that is not valid are not found: %j',
     (value) => {
       const error = errorOf(() => named({ a: value as JsonValue }));
       expect(error.code).toBe('not_found');
@@ -392,7 +392,7 @@ describe('a packed box', () => {
     }
   });
 
-  test('keeps calls native only for the heir who is a clone', () => {
+  test('keeps calls in native form only for an heir that is a clone', () => {
     const native: ExpandedBox = {
       boxId: boxIdOf(1),
       ranges: boxOf(boxIdOf(1), [1]).ranges.map((range) => ({ ...range, native: true })),
@@ -423,7 +423,7 @@ describe('a packed box', () => {
     ]);
   });
 
-  test('of listed cards keeps the first of each', () => {
+  test('with listed cards keeps the first occurrence of each', () => {
     const cards = [1, 2, 1, 3, 2].map((n) => ({ id: cardIdOf(n), tokens: n }));
     expect(decideListedBox(cards)).toMatchObject({
       cardIds: [1, 2, 3].map(cardIdOf),
@@ -602,7 +602,7 @@ function play(
   });
 }
 
-describe('for any rules, arguments and sources, however deep boxes inherit from boxes', () => {
+describe('with any rules, arguments and sources, and any depth of inherited boxes', () => {
   const forAll = (check: Parameters<typeof play>[1]): void => {
     fc.assert(
       fc.property(plan, (drawn) => play(drawn, check)),
@@ -633,7 +633,7 @@ describe('for any rules, arguments and sources, however deep boxes inherit from 
     });
   });
 
-  test('no card enters twice, and none that no rule named', () => {
+  test('no card is included twice, and no card that no rule named', () => {
     forAll(({ input, packing }) => {
       const named = new Set([
         ...packing.cards.map((card) => card.id),
@@ -644,7 +644,7 @@ describe('for any rules, arguments and sources, however deep boxes inherit from 
     });
   });
 
-  test('the segments alone give the box back, point to leaves only, and count right', () => {
+  test('the segments alone restore the box, refer only to leaves, and count correctly', () => {
     forAll(({ packing, boxId, world }) => {
       assert.deepEqual(world.expand(boxId), packing.attachedCardIds);
       assert.equal(packing.box.count, packing.attachedCardIds.length);
@@ -666,7 +666,7 @@ describe('for any rules, arguments and sources, however deep boxes inherit from 
     });
   });
 
-  test('what a segment leaves out is what its source left out, and what came before', () => {
+  test('a segment leaves out the cards that its source left out and the cards that are already in the box', () => {
     forAll(({ input, packing }) => {
       const earlier = new Set<CardId>();
       const ranges = input.inherited.flatMap(({ boxId, box }) =>

@@ -38,7 +38,7 @@ export const hasBudgetForStrategy = (input: {
 }): boolean => input.budget_strategy === undefined || input.budget_tokens !== undefined;
 export const NEEDS_BUDGET = {
   path: ['budget_strategy'],
-  message: 'needs budget_tokens beside it',
+  message: 'needs budget_tokens as well',
   ...whenObject,
 };
 

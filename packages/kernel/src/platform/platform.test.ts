@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { normalizePlatform } from './platform.js';
 
-test('each name of a platform, in any case, means its first name', () => {
+test('each name of a platform, in upper or lower case, means its first name', () => {
   const names = {
     agdd: ['agdd', 'native', 'boxcar', 'magsag'],
     adk: ['adk', 'anthropic-adk'],
@@ -14,7 +14,7 @@ test('each name of a platform, in any case, means its first name', () => {
         expect([spelling, normalizePlatform(spelling)]).toEqual([spelling, platform]);
 });
 
-test('other words name no platform', () => {
+test('other words are not names of platforms', () => {
   for (const name of ['', ' openai', 'open ai', 'gemini', 'constructor', '__proto__', 'toString'])
     expect([name, normalizePlatform(name)]).toEqual([name, undefined]);
 });

@@ -8,7 +8,7 @@ const at = new Date('2026-02-21T12:00:00.987Z');
 const tapeRef = 'tape://workspace/telegram:123/entry/45';
 const words = { target_ref: 'x', reason: 'a specialist', summary: 'a pattern' };
 
-test('a message has the fields of the format in their order, and an intention only where there is one', () => {
+test('a message has the fields of the format in their order, and an intention only when it was given', () => {
   const intention = { next_steps: 'review', context_summary: 'injection' };
   const whole = buildHandoff({ ...words, intention, ownership: 'transfer' }, { from, to, at, tapeRef });
   expect(JSON.stringify(whole)).toBe(
@@ -22,7 +22,7 @@ test('a message has the fields of the format in their order, and an intention on
   });
 });
 
-test('a target is an agent or a profile where that is said, else whichever there is', () => {
+test('a target is an agent or a profile when the call says so, else whichever exists', () => {
   expect(readHandoffTarget('agent:ada')).toEqual({ kind: 'agent', name: 'ada' });
   expect(readHandoffTarget('profile: writer')).toEqual({ kind: 'profile', name: 'writer' });
   expect(readHandoffTarget('crew:ada')).toEqual({ kind: 'any', name: 'crew:ada' });

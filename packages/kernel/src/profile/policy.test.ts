@@ -6,29 +6,49 @@ import { delegationPolicySchema } from './profile.js';
 const target = { profileName: 'expert', tags: ['code', 'fast'] };
 const policy = (input: unknown) => delegationPolicySchema.parse(input);
 
-describe('who may be reached', () => {
+describe('the policy of a profile', () => {
   test.each([
-    ['no policy reaches nobody', undefined, false],
-    ['null reaches every profile', policy({ target_profiles: null }), true],
-    ['an empty list reaches none', policy({ target_profiles: [] }), false],
-    ['a name reaches its profile', policy({ target_profiles: ['other', 'expert'] }), true],
-    ['other names do not', policy({ target_profiles: ['other'] }), false],
-    ['names are exact: case', policy({ target_profiles: ['Expert'] }), false],
-    ['names are exact: no prefix', policy({ target_profiles: ['exp', 'expert-2'] }), false],
-    ['one common tag is enough', policy({ target_profiles: null, target_tags: ['slow', 'code'] }), true],
-    ['without a common tag nobody', policy({ target_profiles: null, target_tags: ['slow'] }), false],
+    ['reaches no profile when it is undefined', undefined, false],
+    ['reaches every profile when its list is null', policy({ target_profiles: null }), true],
+    ['reaches no profile when its list is empty', policy({ target_profiles: [] }), false],
+    ['reaches a profile that it names', policy({ target_profiles: ['other', 'expert'] }), true],
+    ['does not reach profiles that it does not name', policy({ target_profiles: ['other'] }), false],
+    ['compares names exactly: the case counts', policy({ target_profiles: ['Expert'] }), false],
     [
-      'tags are asked besides the name',
+      'compares names exactly: a prefix does not count',
+      policy({ target_profiles: ['exp', 'expert-2'] }),
+      false,
+    ],
+    [
+      'is satisfied by a single common tag',
+      policy({ target_profiles: null, target_tags: ['slow', 'code'] }),
+      true,
+    ],
+    [
+      'reaches no profile without a common tag',
+      policy({ target_profiles: null, target_tags: ['slow'] }),
+      false,
+    ],
+    [
+      'requires the tags in addition to the name',
       policy({ target_profiles: ['expert'], target_tags: ['slow'] }),
       false,
     ],
-    ['a tag does not replace the name', policy({ target_profiles: [], target_tags: ['code'] }), false],
-    ['an empty list of tags asks for none', policy({ target_profiles: ['expert'], target_tags: [] }), true],
+    [
+      'does not accept a tag in place of the name',
+      policy({ target_profiles: [], target_tags: ['code'] }),
+      false,
+    ],
+    [
+      'requires no tag when its list of tags is empty',
+      policy({ target_profiles: ['expert'], target_tags: [] }),
+      true,
+    ],
   ])('%s', (_rule, given, expected) => {
     expect(mayDelegate(given, target)).toBe(expected);
   });
 
-  test('a target without tags is not reached by tags', () => {
+  test('a profile without tags is not reached through tags', () => {
     expect(
       mayDelegate(policy({ target_profiles: null, target_tags: ['code'] }), { ...target, tags: [] }),
     ).toBe(false);
@@ -38,7 +58,7 @@ describe('who may be reached', () => {
 describe('a refusal', () => {
   const caller = { agentId: 'agent-1', isOperator: false, policy: undefined };
 
-  test('names caller, target and policy', () => {
+  test('names the caller, the target and the policy', () => {
     const refused = () => checkDelegation(caller, target);
     expect(refused).toThrow(KernelError);
     try {
@@ -51,7 +71,7 @@ describe('a refusal', () => {
     }
   });
 
-  test('never meets the operator', () => {
+  test('never affects the operator', () => {
     expect(() => checkDelegation({ ...caller, isOperator: true }, target)).not.toThrow();
   });
 });

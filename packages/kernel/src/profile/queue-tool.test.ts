@@ -33,7 +33,7 @@ function faults(...tools: readonly unknown[]): string[] {
 }
 
 describe('a queue tool in a profile', () => {
-  test('stands beside names, and by default must not run twice', () => {
+  test('is declared next to names of tools, and by default must not run twice', () => {
     const profile = parseProfile(profileWith('ask_expert', weather));
     expect(profile.tools).toEqual(['ask_expert', { ...weather, retry: 'never' }]);
     expect(toolNames(profile)).toEqual(['ask_expert', 'weather']);
@@ -42,15 +42,19 @@ describe('a queue tool in a profile', () => {
   });
 
   test.each<[string, unknown, string]>([
-    ['a name no tool can have', { ...weather, name: 'the weather' }, 'tools.0.name: letters'],
+    ['a name that no tool can have', { ...weather, name: 'the weather' }, 'tools.0.name: letters'],
     ['no description', { ...weather, description: ' ' }, 'tools.0.description: '],
-    ['a target that no queue can have', { ...weather, target: 'A:b' }, 'tools.0.target: lower-case'],
+    ['a target that is not a valid queue name', { ...weather, target: 'A:b' }, 'tools.0.target: lower-case'],
     ['no target', { ...weather, target: undefined }, 'tools.0.target: '],
     ['a retry that does not exist', { ...weather, retry: 'always' }, 'tools.0.retry: '],
-    ['no time at all', { ...weather, timeout_seconds: 0 }, 'tools.0.timeout_seconds: '],
+    ['a time of zero', { ...weather, timeout_seconds: 0 }, 'tools.0.timeout_seconds: '],
     ['an unknown key', { ...weather, queue: 'x' }, 'tools.0: '],
     ['no schema', { ...weather, parameters: 'string' }, 'tools.0.parameters: must be a JSON schema'],
-    ['a schema of no object', { ...weather, parameters: { type: 'string' } }, 'tools.0.parameters: must be'],
+    [
+      'a schema that is not for an object',
+      { ...weather, parameters: { type: 'string' } },
+      'tools.0.parameters: must be',
+    ],
     [
       'a schema that cannot be enforced',
       { ...weather, parameters: { type: 'object', notes: { required: ['a'] } } },
@@ -62,7 +66,7 @@ describe('a queue tool in a profile', () => {
       'tools.0.parameters: is not a JSON schema that can be enforced',
     ],
     [
-      'a pattern that is none',
+      'a pattern that is not valid',
       { ...weather, parameters: { type: 'object', properties: { a: { type: 'string', pattern: '(' } } } },
       'tools.0.parameters: is not a JSON schema that can be enforced',
     ],
@@ -72,14 +76,14 @@ describe('a queue tool in a profile', () => {
     expect(faults(tool)).toEqual([expect.stringContaining(expected)]);
   });
 
-  test('must not be declared twice, or listed beside its declaration', () => {
+  test('must not be declared twice, or listed by name as well', () => {
     expect(faults('weather', weather)).toEqual(["tools.1: 'weather' is declared already"]);
     expect(faults(weather, 'weather')).toEqual(["tools.1: 'weather' is declared already"]);
     expect(faults(weather, weather)).toEqual(["tools.1: 'weather' is declared already"]);
     expect(faults('ask_expert', 'ask_expert', weather)).toEqual([]);
   });
 
-  test('names every fault at once', () => {
+  test('reports every fault at once', () => {
     expect(faults({ ...weather, name: '', target: '' })).toHaveLength(2);
   });
 });
@@ -87,7 +91,7 @@ describe('a queue tool in a profile', () => {
 describe('arguments', () => {
   const tool: QueueTool = { ...weather, retry: 'never' };
 
-  test('fit the schema', () => {
+  test('that fit the schema are accepted', () => {
     expect(checkArguments(tool, { city: 'Oslo', days: 3 })).toEqual([]);
   });
 
@@ -104,7 +108,7 @@ describe('arguments', () => {
     expect(checkArguments(tool, args)).toEqual([expect.stringContaining(expected)]);
   });
 
-  test('may hold more than the schema says where it does not forbid it', () => {
+  test('may have more members than the schema lists unless the schema forbids it', () => {
     const open: QueueTool = { ...tool, parameters: { type: 'object', properties: {} } };
     expect(checkArguments(open, { anything: { goes: [1] } })).toEqual([]);
   });
@@ -132,7 +136,7 @@ describe('arguments', () => {
   });
 });
 
-describe('a look at the job of a call', () => {
+describe('the decision about the job of a call', () => {
   const call = {
     id: 'c',
     turn_id: 't',
@@ -150,23 +154,59 @@ describe('a look at the job of a call', () => {
   };
 
   test.each<[string, Parameters<typeof decideQueueCall>, string]>([
-    ['under way', [call, { state: 'open' }], 'wait'],
-    ['gone, and never sent', [{ ...call, is_sent: false }, { state: 'gone' }], 'send'],
-    ['gone, and safe to run again', [safe, { state: 'gone' }], 'send'],
-    ['gone after it was sent', [call, { state: 'gone' }], 'failed outcome_unknown'],
-    ['completed', [call, { state: 'completed', result: { answer: 'sunny' } }], 'success'],
-    ['completed with nothing', [call, { state: 'completed', result: null }], 'success'],
-    ['completed, the answer to come', [call, { state: 'completed', result: { answer: 'later' } }], 'rest'],
-    ['failed', [call, { state: 'failed', reason: 'no luck' }], 'failed tool_failed'],
-    ['failed without a reason', [call, { state: 'failed', reason: '' }], 'failed tool_failed'],
-    ['failed with its worker', [call, stalled], 'failed outcome_unknown'],
-    ['failed with too many workers', [safe, stalled], 'failed tool_failed'],
-    ['of a turn that has ended', [{ ...safe, is_over: true }, { state: 'gone' }], 'canceled turn_ended'],
+    ['is to wait while the job is under way', [call, { state: 'open' }], 'wait'],
+    [
+      'is to send a job that is gone and was never sent',
+      [{ ...call, is_sent: false }, { state: 'gone' }],
+      'send',
+    ],
+    ['is to send again a job that is gone and is safe to repeat', [safe, { state: 'gone' }], 'send'],
+    [
+      'is unknown when the job is gone after it was sent',
+      [call, { state: 'gone' }],
+      'failed outcome_unknown',
+    ],
+    [
+      'is a success when the job has completed',
+      [call, { state: 'completed', result: { answer: 'sunny' } }],
+      'success',
+    ],
+    [
+      'is a success when the job has completed with nothing',
+      [call, { state: 'completed', result: null }],
+      'success',
+    ],
+    [
+      'is open when the job has completed and its answer follows later',
+      [call, { state: 'completed', result: { answer: 'later' } }],
+      'rest',
+    ],
+    [
+      'is a failure when the job has failed',
+      [call, { state: 'failed', reason: 'no luck' }],
+      'failed tool_failed',
+    ],
+    [
+      'is a failure when the job has failed without a reason',
+      [call, { state: 'failed', reason: '' }],
+      'failed tool_failed',
+    ],
+    ['is unknown when the job has failed with its worker', [call, stalled], 'failed outcome_unknown'],
+    [
+      'is a failure when a repeatable job has failed with too many workers',
+      [safe, stalled],
+      'failed tool_failed',
+    ],
+    [
+      'is a cancel when the turn has ended',
+      [{ ...safe, is_over: true }, { state: 'gone' }],
+      'canceled turn_ended',
+    ],
   ])('%s', (_what, args, expected) => {
     expect(decide(...args)).toBe(expected);
   });
 
-  test('cuts a reason that is a novel', () => {
+  test('cuts a very long reason', () => {
     const decision = decideQueueCall(call, { state: 'failed', reason: 'x'.repeat(100_000) });
     expect(decision.kind === 'settle' && 'error' in decision && decision.error.message.length).toBeLessThan(
       5_000,

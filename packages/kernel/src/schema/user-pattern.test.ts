@@ -66,12 +66,12 @@ describe('a pattern means what it means in ECMA-262', () => {
   test.each([
     ['the end of the text only', 'a$'],
     ['the beginning of the text only', '^$'],
-    ['every character but ends of lines', '^.$'],
+    ['every character but line ends', '^.$'],
     ['blanks of Unicode', '^\\s$'],
     ['no blanks of Unicode', '^\\S+$'],
     ['blanks in a class', '^[\\sa]$'],
     ['no blanks in a class', '^[\\S]$'],
-    ['neither', '^[^\\s\\S]$'],
+    ['nothing, by a class of two complements', '^[^\\s\\S]$'],
     ['digits of ASCII', '^\\d$'],
     ['letters of ASCII', '^[\\w-]+$'],
     ['any character', '^[^]$'],
@@ -79,7 +79,7 @@ describe('a pattern means what it means in ECMA-262', () => {
     ['no character, or others', '^(?:[]a|-)$'],
     ['a backspace in a class', '[\\b]'],
     ['the border of a word', '\\ba\\b'],
-    ['no border of a word', '\\Ba|^\\B'],
+    ['a place that is not the border of a word', '\\Ba|^\\B'],
     ['control characters', '^[\\ca\\cJ\\0\\t]$'],
     ['code units', '^\\u0041|\\u00e9$'],
     ['code points', '^\\u{1F600}$|\\x4b'],
@@ -91,7 +91,7 @@ describe('a pattern means what it means in ECMA-262', () => {
     ['properties', '^(\\p{Lu}|\\P{L}|[\\p{Nd}\\p{Script=Greek}])$'],
     ['lazy and counted repetition', '^(?:a{1,2}?|(?:|b)*)$'],
     ['escapes of syntax', '^[\\]\\\\\\^]|\\{|\\}|\\/$'],
-  ])('%s', (_what, pattern) => {
+  ])('for %s', (_what, pattern) => {
     expect(findSchemaFault({ pattern })).toBeUndefined();
     const expected = TEXTS.filter((text) => new RegExp(pattern, 'u').test(text));
     expect(TEXTS.filter((text) => fits(pattern, text))).toEqual(expected);
@@ -101,12 +101,12 @@ describe('a pattern means what it means in ECMA-262', () => {
     ['escaped punctuation', '^a\\-b\\_c\\ d\\@$', 'a-b_c d@', 'a\\-b'],
     ['single brackets', '^{a}]{,2}$', '{a}]{,2}', 'a'],
     ['a minus sign after a class', '^[\\d-x]+$', '1-x', '2w'],
-  ])('and as without the flag u: %s', (_what, pattern, good, bad) => {
+  ])('for %s, as without the flag u', (_what, pattern, good, bad) => {
     expect(findSchemaFault({ pattern })).toBeUndefined();
     expect([fits(pattern, good), fits(pattern, bad)]).toEqual([true, false]);
   });
 
-  test('whatever its parts', () => {
+  test('for any combination of parts', () => {
     const classPart = fc.constantFrom(
       'a',
       'b-d',
@@ -192,6 +192,6 @@ test.each([
   ['an open group', '(a', 'Unterminated'],
   ['a single escape at the end', 'a\\', 'at the end'],
   ['a code beyond Unicode', '\\u{110000}', 'Invalid'],
-])('a pattern is refused: %s', (_what, pattern, reason) => {
+])('a pattern is refused when it has %s', (_what, pattern, reason) => {
   expect(findSchemaFault({ pattern })).toContain(reason);
 });

@@ -94,7 +94,7 @@ describe('a schema is enforced in full', () => {
     ['a list of different items', textOf({ uniqueItems: true }), { a: [1, '1', [1]] }],
     ['a pattern with an escape of JavaScript', textOf({ pattern: '^\\u0041\\/[\\d-]+$' }), { a: 'A/1-2' }],
     [
-      'what a keyword only says about a text',
+      'an annotation that describes the encoding of a text',
       textOf({
         contentEncoding: 'base64',
         contentMediaType: 'application/json',
@@ -104,14 +104,14 @@ describe('a schema is enforced in full', () => {
       { a: 'neither base64 nor JSON' },
     ],
     ['a schema with an $id', { $id: 'https://json-schema.org/draft/2020-12/schema', type: 'object' }, {}],
-  ])('and lets pass: %s', (_what, schema, value) => {
+  ])('and accepts %s', (_what, schema, value) => {
     expect(check(schema, value)).toEqual([]);
     // A second schema with the same $id is independent of the first.
     expect(check({ ...schema }, value)).toEqual([]);
   });
 });
 
-test.each(['constructor', '__proto__', 'toString'])('%s is an unevaluated name as any other', (name) => {
+test.each(['constructor', '__proto__', 'toString'])('%s is an unevaluated name like any other', (name) => {
   const closed = { unevaluatedProperties: false };
   const value = JSON.parse(`{"${name}": 1}`) as JsonObject;
   const fault = [`arguments: unknown key '${name}'`];
@@ -123,7 +123,7 @@ test.each(['constructor', '__proto__', 'toString'])('%s is an unevaluated name a
   ).toEqual(fault);
 });
 
-describe('schemas know nothing of each other', () => {
+describe('two schemas are independent of each other', () => {
   const withPart = (part: JsonObject): JsonObject => ({
     properties: { a: { $ref: '#/$defs/x' } },
     $defs: { x: { $id: 'https://example.org/x', ...part } },
@@ -136,7 +136,7 @@ describe('schemas know nothing of each other', () => {
       'the $id of a part in draft 7',
       (part) => ({ $schema: 'http://json-schema.org/draft-07/schema#', ...withPart(part) }),
     ],
-  ])('%s is the same in two', (_what, schemaOf) => {
+  ])('when %s is the same in both', (_what, schemaOf) => {
     const texts = schemaOf({ type: 'string' });
     const numbers = schemaOf({ type: 'number' });
     for (const _ of [1, 2]) {
@@ -151,14 +151,14 @@ describe('schemas know nothing of each other', () => {
     }
   });
 
-  test('a part cannot take the place of the schema of schemas', () => {
+  test('and a part cannot replace the meta-schema', () => {
     const id = 'https://json-schema.org/draft/2020-12/schema';
     expect(findSchemaFault({ $defs: { a: { $id: id, type: 'number' } } })).toBeUndefined();
     expect(findSchemaFault({ type: 'strin' })).toContain('type');
     expect(check({ type: 'object' }, {})).toEqual([]);
   });
 
-  test('a schema that nobody uses any more is not kept', () => {
+  test('and a schema that is no longer used is not kept', () => {
     setFlagsFromString('--expose-gc');
     const gc = runInNewContext('gc') as () => void;
     const compile = (index: number): void => {
@@ -180,13 +180,13 @@ describe('a schema is refused', () => {
   test.each<[string, JsonObject, string]>([
     ['look-ahead', textOf({ pattern: '(?=a)b' }), '(?='],
     ['look-behind', textOf({ pattern: '(?<=a)b' }), '(?<='],
-    ['a pattern, and says what to write', textOf({ pattern: '(?<=a)b' }), 'write it for RE2'],
+    ['a pattern, with advice on what to write', textOf({ pattern: '(?<=a)b' }), 'write it for RE2'],
     ['a back reference', textOf({ pattern: '(a)\\1' }), '\\1'],
-    ['the same in names', { patternProperties: { '(a)\\1': true } }, '\\1'],
+    ['the same in a pattern of names', { patternProperties: { '(a)\\1': true } }, '\\1'],
     ['the same in propertyNames', { propertyNames: { pattern: '(?!a)' } }, '(?!'],
     ['patterns that are too large', textOf({ allOf: Array(5).fill({ pattern: '(a?){1000}' }) }), 'too large'],
     ['an unknown keyword', textOf({ minlength: 1 }), 'properties.a.minlength: is not a keyword'],
-    ['the keyword that counts its work', { 'boxcar:work': -1 }, 'boxcar:work: is not a keyword'],
+    ['the internal keyword that counts work', { 'boxcar:work': -1 }, 'boxcar:work: is not a keyword'],
     ['an unknown keyword in a definition', { $defs: { x: { foo: 1 } } }, '$defs.x.foo: is not a keyword'],
     ...['properties', 'patternProperties', 'dependentSchemas', '$defs'].map(
       (key): [string, JsonObject, string] => [
@@ -221,7 +221,7 @@ describe('a schema is refused', () => {
   });
 });
 
-describe('no schema and no value holds the event loop', () => {
+describe('no schema and no value blocks the event loop:', () => {
   const doubling = (keyword: string): JsonObject => ({
     $ref: '#/$defs/d0',
     $defs: Object.fromEntries(
@@ -252,15 +252,15 @@ describe('no schema and no value holds the event loop', () => {
   test.each<[string, JsonObject, JsonValue]>([
     ['references that double at each level', doubling('allOf'), 1],
     ['alternatives that double at each level', doubling('anyOf'), 0],
-    ['a schema that is its own part', { allOf: [{ $ref: '#' }] }, {}],
+    ['a schema that contains itself', { allOf: [{ $ref: '#' }] }, {}],
     ['a reference to itself', { $ref: '#' }, {}],
     [
-      'a thousand looks at each of many items',
+      'a thousand checks of each of many items',
       textOf({ anyOf: Array(1000).fill({ contains: false }) }),
       { a: many },
     ],
     [
-      'the length of a long text, asked for by many ways',
+      'the length of a long text, checked by many alternatives',
       manyWays({ maxLength: 9_000_000 }),
       'x'.repeat(1_000_000),
     ],
@@ -277,7 +277,7 @@ describe('no schema and no value holds the event loop', () => {
     ['a large constant', manyWays({ const: zeros }), zeros],
     ['a large constant that no alternative has', manyWays({ const: [...zeros, 1] }, 'anyOf'), [...zeros, 2]],
     ['a large enum', manyWays({ enum: [zeros] }), zeros],
-    ['unique items that are large', manyWays({ uniqueItems: true }), [wide]],
+    ['large unique items', manyWays({ uniqueItems: true }), [wide]],
     ['a large pattern on a long text', textOf({ pattern: '(a|b)*a(a|b){500}c' }), { a: 'ab'.repeat(50_000) }],
   ])('%s', (_what, schema, value) => {
     expect(check(schema, value)).toEqual([
@@ -294,7 +294,7 @@ describe('no schema and no value holds the event loop', () => {
     expect(check(textOf({ uniqueItems: true }), { a: many })).toEqual([]);
   });
 
-  test('a long text is checked by what an ordinary schema asks of it', () => {
+  test('checking a long text takes only the work that its schema requires', () => {
     const schema = textOf({
       type: 'string',
       minLength: 1,
@@ -316,7 +316,7 @@ describe('no schema and no value holds the event loop', () => {
     ['alternatives', branches(1_250)],
     ['properties', { properties: allowed(names) }],
     ['conditions', { allOf: Array(625).fill({ if: {}, ...then, else: {} }) }],
-    ['names that a name requires', { dependentRequired: { a: names } }],
+    ['names that another name requires', { dependentRequired: { a: names } }],
     [
       'the same in draft 7',
       { $schema: 'http://json-schema.org/draft-07/schema#', dependencies: { a: names } },
@@ -324,11 +324,11 @@ describe('no schema and no value holds the event loop', () => {
     ['patterns of names', { patternProperties: allowed(names.slice(0, 250)) }],
     ['a pattern', textOf({ pattern: `[${'\\p{L}'.repeat(8_000)}]` })],
     ['properties in a pattern', textOf({ pattern: '\\p{L}'.repeat(1_300) })],
-  ])('a schema of too many parts is refused and not compiled: %s', (_what, schema) => {
+  ])('a schema with too many parts is refused and not compiled: %s', (_what, schema) => {
     expect(findSchemaFault(schema)).toBe('it has too many parts (2500 at most)');
   });
 
-  test('the schemas of a profile are refused together, before one of them is compiled', () => {
+  test('the schemas of a profile are refused together, before the first is compiled', () => {
     const profileOf = (count: number, parameters: JsonObject) => ({
       name: 'p',
       instructions: 'i',
@@ -362,7 +362,7 @@ describe('no schema and no value holds the event loop', () => {
   });
 });
 
-describe('no finding has the words of the library', () => {
+describe('no finding uses the words of the schema library:', () => {
   const kinds: readonly (readonly [JsonObject, JsonValue, string])[] = [
     [{ type: ['string', 'null'] }, 1, 'must be a string or null, not a number'],
     [{ type: 'integer' }, 1.5, 'must be a whole number'],
@@ -402,7 +402,7 @@ describe('no finding has the words of the library', () => {
     expect(check({ properties: { a: schema } }, { a: value })[0]).toBe(`a: ${words}`);
   });
 
-  test('nor has a fault of the schema itself', () => {
+  test('a fault of the schema itself uses none either', () => {
     expect(findSchemaFault(textOf({ minLength: -1 }))).toBe('properties.a.minLength: must be at least 0');
     expect(findSchemaFault(textOf({ type: 'strin' }))).toContain(
       "properties.a.type: must be one of 'array', 'boolean'",
@@ -412,7 +412,7 @@ describe('no finding has the words of the library', () => {
     );
   });
 
-  test('of alternatives each is named', () => {
+  test('a value that matches no alternative gets the findings of each', () => {
     expect(check(textOf({ anyOf: [{ type: 'string' }, { type: 'array' }] }), { a: 1 })).toEqual([
       'a: must be a string, not a number',
       'a: must be a list, not a number',

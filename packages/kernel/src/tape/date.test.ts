@@ -12,7 +12,7 @@ test.each([
   ['2026-01-01T00:30:00.5+01', '2025-12-31T23:30:00.500000Z', '2025-12-31T23:30:00.500000Z'],
   ['2026-02-21T120000,25z', '2026-02-21T12:00:00.250000Z', '2026-02-21T12:00:00.250000Z'],
   ['0001-01-01', '0001-01-01T00:00:00.000000Z', '0001-01-01T23:59:59.999999Z'],
-])('%s is a date: as a start, and as an end', (text, start, end) => {
+])('%s is read as a date, as a start and as an end', (text, start, end) => {
   expect(parseTapeDate(text, 'start')).toBe(start);
   expect(parseTapeDate(text, 'end')).toBe(end);
 });
@@ -29,13 +29,13 @@ test.each([
   '2026-02',
   '2026-02-21X',
   '9999-12-31T23:00-05:00',
-])('what is no ISO date is refused by name: %j', (text) => {
+])('a text that is not an ISO date is refused with the name of its field: %j', (text) => {
   const parse = () => parseTapeDate(text);
   expect(parse).toThrow(KernelError);
   expect(parse).toThrow(`Invalid ISO date or datetime: '${text}'.`);
 });
 
-test('bounds compare as text as their moments do', () => {
+test('bounds compare as text in the order of their moments', () => {
   const date = fc.date({ min: new Date('0100-01-01'), max: new Date('9990-01-01'), noInvalidDate: true });
   fc.assert(
     fc.property(date, date, (one, other) => {
@@ -46,7 +46,7 @@ test('bounds compare as text as their moments do', () => {
   );
 });
 
-test('a moment is written as the original writes it', () => {
+test('a moment is written as the original program writes it', () => {
   expect(pythonDate('2026-02-21 12:00:00.123456+00')).toBe('2026-02-21T12:00:00.123456+00:00');
   expect(pythonDate(new Date('2026-02-21T12:00:00Z'))).toBe('2026-02-21T12:00:00+00:00');
   expect(secondsToDate(0)).toBe('1970-01-01T00:00:00+00:00');

@@ -34,15 +34,15 @@ const short = (records: readonly TapeRecord[]): readonly string[] =>
     return message.role === 'tool' ? `${message.tool_call_id}=${message.content}` : String(message.content);
   });
 
-describe("strictBub gives the original's bytes", () => {
-  test("of an anchor: Python's JSON, nothing escaped that need not be, null for no state", () => {
+describe('strictBub gives the bytes of the original program', () => {
+  test('for an anchor: Python’s JSON with the fewest escapes, and null when there is no state', () => {
     expect(strict(anchor('phase/é', { y: 2, z: ['ü', 0.00001] }), anchor('bare'))).toBe(
       '[{"role": "assistant", "content": "[Anchor created: phase/é]: {\\"y\\": 2, \\"z\\": [\\"ü\\", 1e-05]}"}, ' +
         '{"role": "assistant", "content": "[Anchor created: bare]: null"}]',
     );
   });
 
-  test('of a line: numbers as it wrote them', () => {
+  test('for a line: numbers as the line wrote them', () => {
     const lines = [
       '{"id": 1, "kind": "anchor", "payload": {"name": "a", "state": {"x": 1.0, "n": 12345678901234567890}}, "meta": {}}',
       '{"id":2,"kind":"tool_call","payload":{"calls":[{"id":"c1"}]},"meta":{}}',
@@ -55,13 +55,13 @@ describe("strictBub gives the original's bytes", () => {
     );
   });
 
-  test('of messages: their payload, whatever is in it', () => {
+  test('for messages: their payload, whatever it holds', () => {
     expect(
       strict(record('message', { content: [{ type: 'text', text: 'a' }], role: 'developer', x: null })),
     ).toBe('[{"content": [{"type": "text", "text": "a"}], "role": "developer", "x": null}]');
   });
 
-  test('of calls and results: paired by position, with id and name where the call has them', () => {
+  test('for calls and results: paired by position, with id and name when the call has them', () => {
     expect(strict(calls(call('c1'), call('c2', 'list')), results('text', { a: 1 }))).toBe(
       '[{"role": "assistant", "content": "", "tool_calls": [' +
         '{"id": "c1", "type": "function", "function": {"name": "read", "arguments": "{}"}}, ' +
@@ -74,7 +74,7 @@ describe("strictBub gives the original's bytes", () => {
     );
   });
 
-  test('of a record with more results than a function takes arguments', () => {
+  test('for a record with more results than a function takes arguments', () => {
     const many = Array.from({ length: 200_000 }, () => 'a');
     const messages = tapeMessages(
       [calls(call('c1')), results(...many.slice(0, 1)), record('tool_result', { results: many })],
@@ -85,7 +85,7 @@ describe("strictBub gives the original's bytes", () => {
     expect(messages).toHaveLength(200_002);
   });
 
-  test('of its defects', () => {
+  test('for its defects', () => {
     const tool = (text: string): string => `{"role": "tool", "content": "${text}"`;
     // A call without a result stays unanswered; a surplus result has neither id nor name.
     expect(strict(calls(call('c1'), call('c2')), results('a'))).not.toContain('"tool_call_id": "c2"');
@@ -102,7 +102,7 @@ describe("strictBub gives the original's bytes", () => {
     expect(strict(calls('x'), record('tool_call', {}), record('tool_result', { results: 'a' }))).toBe('[]');
   });
 
-  test('of what is never shown', () => {
+  test('for lines that are never shown', () => {
     expect(
       strict(
         record('system', { content: 's' }),
@@ -119,8 +119,8 @@ describe("strictBub gives the original's bytes", () => {
   });
 });
 
-describe('otherwise', () => {
-  test('a step’s message without words is left out, and no other message', () => {
+describe('without strictBub', () => {
+  test('a step’s message without words is left out, and no other message is', () => {
     const blank = { role: 'assistant', content: ' ' };
     const line = readRecord(
       '{"id": 1, "kind": "message", "payload": {"role": "assistant", "content": ""}, "meta": {"step": 1}}',
@@ -150,29 +150,29 @@ describe('otherwise', () => {
 
   test.each<[string, readonly TapeRecord[], readonly string[]]>([
     [
-      'a missing result by a fixed text',
+      'a missing result becomes a fixed text',
       [calls(call('c1'), call('c2')), results('a')],
       ['calls c1 c2', 'c1=a', `c2=${NOT_AVAILABLE}`],
     ],
-    ['a result without its call by leaving it out', [results('a'), user('go')], ['go']],
-    ['a result too many by leaving it out', [calls(call('c1')), results('a', 'b')], ['calls c1', 'c1=a']],
+    ['a result without its call is left out', [results('a'), user('go')], ['go']],
+    ['a result too many is left out', [calls(call('c1')), results('a', 'b')], ['calls c1', 'c1=a']],
     [
-      'results that come one by one by taking them in order',
+      'results that arrive separately are taken in order',
       [calls(call('c1'), call('c2')), results('a'), results('b')],
       ['calls c1 c2', 'c1=a', 'c2=b'],
     ],
     [
-      'a message between by moving the result',
+      'a message between a call and its result follows the result',
       [calls(call('c1')), user('wait'), results('a')],
       ['calls c1', 'c1=a', 'wait'],
     ],
     [
-      'two calls in a row by giving results to the latest first',
+      'after two calls in a row, results go to the latest call first',
       [calls(call('c1')), calls(call('c2')), results('a')],
       ['calls c1', `c1=${NOT_AVAILABLE}`, 'calls c2', 'c2=a'],
     ],
     [
-      'results that name their calls by these, in any order',
+      'results that name their calls belong to those calls, in any order',
       [
         calls(call('c1')),
         calls(call('c2')),
@@ -182,18 +182,18 @@ describe('otherwise', () => {
       ['calls c1', 'c1=a', 'calls c2', 'c2=b'],
     ],
     [
-      'a call without an id by one of its place',
+      'a call without an id gets an id from its place',
       [record('tool_call', { calls: [{ function: { name: 'read' } }] }), results('a')].map((each, index) => ({
         ...each,
         position: 40 + index,
       })),
       ['calls call_40_0', 'call_40_0=a'],
     ],
-  ])('mends %s', (_what, records, expected) => {
+  ])('a conversation is repaired: %s', (_what, records, expected) => {
     expect(short(records)).toEqual(expected);
   });
 
-  test('every call is answered once and directly, whatever the records', () => {
+  test('every call is answered exactly once and directly after it, for any records', () => {
     const entry = fc.oneof(
       fc.constant(() => user('u')),
       fc.constant(() => anchor('a')),
@@ -224,7 +224,7 @@ describe('otherwise', () => {
     );
   });
 
-  test('the steps of a turn pair by their ids', () => {
+  test('the steps of a turn pair calls and results by their ids', () => {
     const cards = new CardMaker();
     const tape = new TestTape();
     const step = { turnId: testId('turn', 1), step: 1 };
@@ -242,7 +242,7 @@ describe('otherwise', () => {
   });
 });
 
-describe('the work for messages is in proportion to the tape', () => {
+describe('the work for messages is proportional to the tape', () => {
   /** Counts the characters and list elements that are read while `work` runs. */
   function countLooks(work: () => unknown): number {
     let looks = 0;
@@ -306,7 +306,7 @@ describe('the work for messages is in proportion to the tape', () => {
       ],
     ],
     [
-      'many steps that share one id, and results that name another one',
+      'many steps that share an id, and results that name another id',
       (n) => [
         ...idsOf(n).map(() => calls(call('same'))),
         ...idsOf(n).map(() => record('tool_result', { results: ['x'] }, { tool_call_ids: ['other'] })),

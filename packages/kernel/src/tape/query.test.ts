@@ -79,13 +79,13 @@ describe('a slice', () => {
     ['SaAb', { between_anchors: { start: 'A', end: 'S' } }, 'S'],
     ['SaAb', { between_anchors: { start: 'A', end: 'A' } }, 'A'],
     ['SaAb', { between_anchors: { start: 'S', end: 'latest' } }, 'latest'],
-  ])('of %s by %j misses anchor %s', (letters, input, name) => {
+  ])('of %s by %j does not find the anchor %s', (letters, input, name) => {
     const run = () => select(letters, input);
     expect(run).toThrow(`Anchor '${name}' was not found.`);
     expect(run).toThrow(expect.objectContaining({ code: 'not_found' }));
   });
 
-  test('by a selector is the last anchor, a named one, or the whole tape', () => {
+  test('by a selector is the last anchor, a named anchor, or the whole tape', () => {
     expect([toSlice(LAST_ANCHOR), toSlice('phase/1'), toSlice(null)]).toEqual([
       { kind: 'after_last' },
       { kind: 'after', anchor: 'phase/1' },
@@ -169,14 +169,14 @@ describe('dates', () => {
       }),
     ).map(({ position }) => position);
 
-  test('are inclusive; a day goes from its first to its last microsecond; no date is 1970', () => {
+  test('are inclusive; a day runs from its first to its last microsecond; an entry without a date has the date 1970', () => {
     expect(between('2026-02-21', '2026-02-21')).toEqual([2, 3]);
     expect(between('2026-02-21T00:00:00.000001', '2026-02-22T00:00:00')).toEqual([3, 4]);
     expect(between(undefined, '1970-01-01')).toEqual([1]);
     expect(between('2026-02-22')).toEqual([4]);
   });
 
-  test('that are reversed or none are refused', () => {
+  test('that are reversed or not valid are refused', () => {
     expect(() => between('2026-02-22', '2026-02-21')).toThrow(
       'Start date must be earlier than or equal to end date.',
     );
@@ -184,7 +184,7 @@ describe('dates', () => {
   });
 });
 
-describe('text', () => {
+describe('a search for text', () => {
   const found = (payload: JsonObject, text: string): boolean =>
     matchesText(record(1, 'message', payload), text);
 
@@ -195,11 +195,11 @@ describe('text', () => {
     [{ content: 'say "hi"\nthere' }, 'say "hi"\nthere'],
     [{ content: 'x', role: 'user' }, '"content": "x", "role"'],
     [{ content: 'x' }, 'MESSAGE'],
-  ])('in %j is found: %j', (payload, text) => {
+  ])('in %j finds %j', (payload, text) => {
     expect(found(payload, text)).toBe(true);
   });
 
-  test('in meta and date is found, too; position and the line of a file are no text', () => {
+  test('also finds text in meta and date; the position and the line of a file are not searched', () => {
     const entry = {
       ...record(77, 'event', { name: 'run' }, '2026-02-21'),
       meta: { run_id: 'r-1' },
@@ -215,7 +215,7 @@ describe('text', () => {
 describe('a builder', () => {
   const built = buildTapeQuery((query) => lettersOf(selectRecords(tape('SaAbcBd'), parseTapeQuery(query))));
 
-  test('never changes; the last slice method counts', () => {
+  test('does not change an earlier query; the last slice method is used', () => {
     const after = built.afterAnchor('S');
     expect(after.lastAnchor().all()).toBe('d');
     expect(after.all()).toBe('aAbcBd');
@@ -227,7 +227,7 @@ describe('a builder', () => {
     expect(built.betweenDates(new Date(0), '1970-01-01').limit(1).all()).toBe('S');
   });
 
-  test('reads nothing, and refuses nothing, before it is asked', () => {
+  test('reads nothing and refuses nothing before it is executed', () => {
     const wrong = built.limit(-1);
     expect(() => wrong.all()).toThrow('query.limit: must not be negative.');
     expect(() => built.betweenDates(new Date(Number.NaN), '2026-01-01').all()).toThrow('Invalid Date');
@@ -241,10 +241,10 @@ test.each([
   [{ between_anchors: { end: 'a' } }, 'query.between_anchors.start'],
   [{ anchor: 'a' }, 'query'],
   ['all', 'query'],
-])('a query that is none is refused by its field: %j', (input, field) => {
+])('a query that is not valid is refused with the name of its field: %j', (input, field) => {
   expect(() => parseTapeQuery(input)).toThrow(`${field}: `);
 });
 
-test('every kind of an entry can be asked for', () => {
+test('every kind of entry can be queried', () => {
   expect(parseTapeQuery({ kinds: [...ENTRY_KINDS] }).kinds).toEqual(ENTRY_KINDS);
 });

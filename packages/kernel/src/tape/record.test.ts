@@ -57,11 +57,11 @@ test.each<[EntryKind, CardContent, JsonObject]>([
     { kind: 'model_failed', message: 'No.', details: { status: 500 } },
   ],
   ['error', { kind: 'text', text: 'No.' }, { kind: 'unknown', message: 'No.' }],
-])("the payload of a %s is the original's: %j", (kind, content, payload) => {
+])('the payload of a %s equals the original’s: %j', (kind, content, payload) => {
   expect(toRecord(entry(kind, content, { anchorName: 'phase/1' })).payload).toEqual(payload);
 });
 
-test('an event is its payload, and the date of an entry is ISO 8601', () => {
+test('an event is its payload, and the date of an entry is in ISO 8601', () => {
   const tape = new TestTape();
   tape.event('loop.step', { status: 'ok' });
   expect(tape.entries.map((each) => toRecord(stored(each)))).toEqual([
@@ -77,7 +77,7 @@ test('an event is its payload, and the date of an entry is ISO 8601', () => {
 });
 
 describe('the meta of a record', () => {
-  test('names turn, step and answered call beside what was said; the mark of an import is not shown', () => {
+  test('names turn, step and answered call in addition to the given meta, and leaves out the mark of an import', () => {
     const tape = new TestTape();
     tape.add(cards.result('k9', 'read', 'x'), { turnId: testId('turn', 4), step: 2 });
     const [first] = tape.entries;
@@ -89,13 +89,13 @@ describe('the meta of a record', () => {
     });
   });
 
-  test('says of a hidden card that it is hidden', () => {
+  test('marks a hidden card as hidden', () => {
     const hidden = entry('message', { kind: 'text', text: 'hi' }, { metadata: { context: false } });
     expect(toRecord(hidden).meta).toEqual({ context: false });
   });
 });
 
-test('calls of one step make one record, and so do its results; those of another step do not', () => {
+test('the calls of a step make one record, and so do its results; another step makes its own records', () => {
   const tape = new TestTape();
   const step = (turn: number, number: number) => ({ turnId: testId('turn', turn), step: number });
   tape.add(cards.thought('I read both.'), step(1, 1));
@@ -127,7 +127,7 @@ test('calls of one step make one record, and so do its results; those of another
   });
 });
 
-test('only an anchor with a name has one', () => {
+test('only an anchor with a name has a record', () => {
   const [anchor, message] = [
     toRecord(entry('anchor', json({ owner: 'human' }), { anchorName: 'session/start' })),
     toRecord(entry('message', json({ name: 'x' }))),

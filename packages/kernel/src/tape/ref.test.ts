@@ -43,7 +43,7 @@ describe('a reference', () => {
     expect(parseTapeRef(formatTapeRef(ref))).toEqual(ref);
   });
 
-  test('is written as the original writes it, its names percent-encoded', () => {
+  test('is written as the original program writes it, with percent-encoded names', () => {
     const target = { kind: 'entry', position: 45 } as const;
     expect(formatTapeRef({ workspace: 'workspace', tape: 'telegram:123', target, head: null })).toBe(
       'tape://workspace/telegram:123/entry/45',
@@ -54,7 +54,7 @@ describe('a reference', () => {
     );
   });
 
-  test('is the same after being written and read, whatever its names', () => {
+  test('is unchanged after being written and read, with any names', () => {
     const character = fc
       .integer({ min: 1, max: 0x10ffff })
       .map((code) => String.fromCodePoint(code))
@@ -100,7 +100,7 @@ describe('a reference', () => {
   });
 });
 
-test('what is wrong is said in few words that can be stored, however long and broken the reference is', () => {
+test('a long and broken reference is refused in a few words that can be stored', () => {
   const long = 'x'.repeat(1_000_000);
   for (const text of [
     `tape://w/t/entry/9${'9'.repeat(1_000_000)}`,

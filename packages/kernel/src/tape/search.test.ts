@@ -4,7 +4,7 @@ import { foldText, MAX_WORDS, matchSearch, parseSearch, wordsOf } from './search
 
 const match = (query: string, text: string) => matchSearch(parseSearch(query), foldText(text));
 
-describe('a search', () => {
+describe('a search in entries', () => {
   test.each([
     ['database migration', 'The Database Migration is done.', 'exact'],
     ['databse migrtion', 'The database migration is done.', 'near'],
@@ -26,11 +26,11 @@ describe('a search', () => {
     ['', 'anything', undefined],
     ['  ', 'anything', undefined],
     ['?!', 'anything', undefined],
-  ])('for %j in %j: %s', (query, text, expected) => {
+  ])('for %j in %j gives: %s', (query, text, expected) => {
     expect(match(query, text)).toBe(expected);
   });
 
-  test('finds a word with as many typos as it may have: none of its candidates is left out', () => {
+  test('finds a word with as many typos as allowed: no match is missing from its candidates', () => {
     const letter = fc.constantFrom(...'abcdefg');
     fc.assert(
       fc.property(
@@ -55,7 +55,7 @@ describe('a search', () => {
 const contentOf = (content: string) =>
   ({ position: 1, kind: 'message', payload: { content }, meta: {}, date: null }) as const;
 
-test('long texts are folded in parts as they are as a whole', () => {
+test('folds a long text in parts as it would fold the whole', () => {
   const letter = fc.constantFrom(
     ...[
       'a',
@@ -89,7 +89,7 @@ test('long texts are folded in parts as they are as a whole', () => {
   );
 });
 
-test('of a text that grows as it is folded, only as much is folded as is searched', () => {
+test('folds no more of a text that grows by folding than it searches', () => {
   const normalize = vi.spyOn(String.prototype, 'normalize');
   let folded = 0;
   try {
@@ -101,7 +101,7 @@ test('of a text that grows as it is folded, only as much is folded as is searche
   expect(folded).toBeLessThan(4 * MAX_WORDS);
 });
 
-test('the words of an entry are the texts and numbers of its payload', () => {
+test('reads the texts and numbers of an entry’s payload', () => {
   const record = { position: 1, kind: 'message', meta: { hidden: 'no' }, date: null } as const;
   expect(wordsOf({ ...record, payload: { role: 'User', content: ['Eins', { n: 2 }, null, true] } })).toBe(
     'user\neins\n2',
@@ -111,13 +111,13 @@ test('the words of an entry are the texts and numbers of its payload', () => {
   );
 });
 
-test("the words of a handoff are not those of its anchor's state, which may be erased", () => {
+test('does not read the state of a handoff’s anchor in the handoff event, since the state may be erased', () => {
   const payload = { name: 'handoff', data: { name: 'phase', state: { secret: 'word' } } };
   const record = { position: 1, kind: 'event', payload, meta: {}, date: null } as const;
   expect(wordsOf(record)).toBe('handoff\nphase');
 });
 
-test('only so much of an entry is folded as its words can come from', () => {
+test('folds only the parts of an entry that its words can come from', () => {
   const sizes: number[] = [];
   const native = String.prototype.normalize;
   const spy = vi.spyOn(String.prototype, 'normalize').mockImplementation(function (this: string, form) {

@@ -4,7 +4,7 @@ import { normalizeWorkspace, sessionTapeName } from './session-address.js';
 
 const part = (text: string): string => createHash('md5').update(text).digest('hex').slice(0, 16);
 
-test('a workspace has one spelling, found without a look at the disk', () => {
+test('a workspace has a single spelling, which is found without reading the disk', () => {
   for (const path of ['/srv/demo', '/srv/demo/', '/srv/x/../demo', '/srv//demo/./', '/../srv/demo'])
     expect(normalizeWorkspace(path)).toBe('/srv/demo');
   expect(normalizeWorkspace('/')).toBe('/');
@@ -14,7 +14,7 @@ test('a workspace has one spelling, found without a look at the disk', () => {
   expect(normalizeWorkspace('C:\\')).toBe('C:\\');
 });
 
-test('a relative workspace and a blank session are refused, by their fields', () => {
+test('a relative workspace and a blank session are refused with the names of their fields', () => {
   for (const workspace of ['.', 'demo', '../demo', '~/demo', '', '/a\0b'])
     expect(() => normalizeWorkspace(workspace)).toThrow(
       expect.objectContaining({ code: 'bad_request', details: { field: 'workspace' } }),
@@ -25,7 +25,7 @@ test('a relative workspace and a blank session are refused, by their fields', ()
     );
 });
 
-test('a session has the tape that the original gives it', () => {
+test('a session has the tape that the original program gives it', () => {
   const name = `${part('/srv/demo')}__${part('telegram:123')}`;
   expect(sessionTapeName({ workspace: '/srv/x/../demo/', session: 'telegram:123' })).toBe(name);
   expect(sessionTapeName({ workspace: '/srv/demo', session: 'é' })).toBe(

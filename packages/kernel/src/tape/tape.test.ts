@@ -7,7 +7,7 @@ test.each([
   ['/srv/Büro', 'telegram:123', '00cae4631d36bebf__efa59dbded1445b1'],
   ['', '', 'd41d8cd98f00b204__d41d8cd98f00b204'],
 ])(
-  'the tape of workspace %j and session %j has the name that the original gives it',
+  'the tape of workspace %j and session %j has the name that the original program gives it',
   (workspace, session, name) => {
     expect(tapeName(workspace, session)).toBe(name);
   },

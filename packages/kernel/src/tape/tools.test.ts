@@ -11,7 +11,7 @@ const message = (content: string, date: string | null = '2026-01-01T00:00:00Z'):
 });
 
 describe('tape.handoff', () => {
-  test('is shown with the schema of the handoff architecture, to the letter', () => {
+  test('is shown with the exact schema of the handoff architecture', () => {
     expect(TAPE_HANDOFF).toEqual({
       name: 'tape.handoff',
       description: 'Create tape anchor with optional summary and next_steps state',
@@ -34,17 +34,17 @@ describe('tape.handoff', () => {
     [{}, 'handoff', undefined],
     [{ summary: 's' }, 'handoff', { summary: 's' }],
     [{ name: ' ', state: { goal: 1 }, summary: 's' }, 'handoff', { goal: 1, summary: 's' }],
-  ])('takes the arguments %j of either generation', (input, name, state) => {
+  ])('takes the arguments %j of both generations', (input, name, state) => {
     expect(handoffOf(tapeHandoffSchema.parse(input))).toEqual({ name, state });
   });
 
-  test('takes no arguments that nobody knows', () => {
+  test('refuses unknown arguments', () => {
     expect(tapeHandoffSchema.safeParse({ name: 'a', nextSteps: 'b' }).success).toBe(false);
   });
 });
 
-describe('tape.search answers', () => {
-  test('one JSON line a match under a line that counts them', () => {
+describe('the answer of tape.search', () => {
+  test('has a JSON line for each match after a line that counts the matches', () => {
     expect(searchText([message('hello'), message('there', null)].map(matchLine), 3)).toBe(
       [
         '[tape.search]: 2 matches (3 filtered)',
@@ -55,7 +55,7 @@ describe('tape.search answers', () => {
     expect(searchText([], 0)).toBe('[tape.search]: 0 matches (0 filtered)');
   });
 
-  test('with matches of a bearable length', () => {
+  test('limits the length of each match', () => {
     const line = matchLine(message('x'.repeat(10_000)));
     expect(line.length).toBeLessThan(5_000);
     expect(line).toContain('… (cut)');

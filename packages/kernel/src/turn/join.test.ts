@@ -70,7 +70,7 @@ const shuffled = endings.chain((ends) =>
 );
 
 describe('a batch', () => {
-  test('ends alike whatever the order in which its members end', () => {
+  test('ends the same for every order in which its members end', () => {
     fc.assert(
       fc.property(shuffled, ({ ends, other, minSuccess }) => {
         const start = running({ total: ends.length, remaining: ends.length, minSuccess });
@@ -83,7 +83,7 @@ describe('a batch', () => {
     );
   });
 
-  test('with fail_fast is never a success when one fails before enough have succeeded, and ends at the first failure', () => {
+  test('with fail_fast ends at the first failure, and is never a success when a member fails before enough have succeeded', () => {
     fc.assert(
       fc.property(shuffled, ({ ends, minSuccess }) => {
         const start = running({ total: ends.length, remaining: ends.length, minSuccess, isFailFast: true });
@@ -97,7 +97,7 @@ describe('a batch', () => {
     );
   });
 
-  test('never leaves a final status, whatever happens then', () => {
+  test('never leaves a final status, whatever happens afterwards', () => {
     const final = BATCH_STATUSES.filter((status) => status !== 'running');
     fc.assert(
       fc.property(
@@ -163,7 +163,7 @@ describe('a batch', () => {
       { kind: 'close', closing: 'fail_fast', memberStatus: 'canceled' },
     ],
     [{ remaining: 2, lostCount: 1 }, { kind: 'wait' }],
-  ] as const)('%o: %o', (rest, decision) => {
+  ] as const)('with %o is decided as: %o', (rest, decision) => {
     expect(decideJoin(running(rest))).toEqual(decision);
   });
 });
@@ -179,7 +179,7 @@ describe('the results of a batch', () => {
     ...rest,
   });
 
-  test('stand by index; one that goes on is listed as timeout', () => {
+  test('are in the order of the tasks; a member that still runs is listed as timeout', () => {
     const results = buildResults([
       turn({ deliverable: { answer: 6 } }),
       turn({ status: 'running', deliverable: null }),
@@ -193,7 +193,7 @@ describe('the results of a batch', () => {
     expect(results[1]).not.toHaveProperty('summary');
   });
 
-  test('of a wide batch stay a prompt: long deliverables are cut, between characters, and say so', () => {
+  test('of a wide batch fit into a prompt: long deliverables are cut between characters and marked as cut', () => {
     const long = '😀'.repeat(20_000);
     const results = buildResults(Array.from({ length: 1_000 }, () => turn({ deliverable: long })));
     expect(JSON.stringify(results).length).toBeLessThan(500_000);
@@ -203,7 +203,7 @@ describe('the results of a batch', () => {
     expect(buildResults([turn()])[0]).not.toHaveProperty('is_cut');
   });
 
-  test('a deliverable of exactly the limit stays whole, and one of a character more is cut', () => {
+  test('keep a deliverable of exactly the limit whole, and cut a deliverable that is a character longer', () => {
     const limit = summaryLimit(1);
     const [whole, cut] = [limit, limit + 1].map(
       (length) => buildResults([turn({ deliverable: 'x'.repeat(length) })])[0],

@@ -16,14 +16,14 @@ const canFollow = (from: TurnStatus, to: TurnStatus): boolean =>
   TRANSITIONS.some((transition) => transition.from === from && transition.to === to);
 
 describe('the states of a turn', () => {
-  test('there is no way out of a final status', () => {
+  test('have no way out of a final status', () => {
     for (const from of FINAL_STATUSES) {
       expect(isFinal(from)).toBe(true);
       for (const to of TURN_STATUSES) expect(canFollow(from, to)).toBe(false);
     }
   });
 
-  test('only a claim starts, only a dispatched turn is claimed, only a running one suspends', () => {
+  test('allow only a claim to start a turn, only a dispatched turn to be claimed, and only a running turn to suspend', () => {
     const into = (to: TurnStatus) => TURN_STATUSES.filter((from) => canFollow(from, to));
     expect(into('running')).toEqual(['dispatched']);
     expect(into('suspended')).toEqual(['running']);
@@ -33,13 +33,13 @@ describe('the states of a turn', () => {
     expect(into('partial')).toEqual(['queued', 'dispatched', 'running', 'suspended']);
   });
 
-  test('every status that is not final can end by deadline and by cancel', () => {
+  test('let every turn that is not final end by deadline and by cancel', () => {
     for (const from of TURN_STATUSES.filter((status) => !isFinal(status))) {
       for (const to of ['timeout', 'failed', 'canceled'] as const) expect(canFollow(from, to)).toBe(true);
     }
   });
 
-  test('any walk that goes on long enough and may end, ends, and stays', () => {
+  test('end a random walk once at most, and never continue after an end', () => {
     fc.assert(
       fc.property(fc.array(fc.constantFrom(...TURN_STATUSES), { maxLength: 50 }), (wishes) => {
         let status: TurnStatus = 'queued';
@@ -55,33 +55,36 @@ describe('the states of a turn', () => {
   });
 });
 
-describe('what follows a reply', () => {
+describe('after a reply of the model', () => {
   const free = { must_end_with: [] };
   const bound = { must_end_with: ['submit_result', 'finish'] };
 
-  test('calls are run, text or not', () => {
+  test('calls are run, with or without text', () => {
     expect(decideStep({ text: 'x', toolCalls: [call] }, free)).toEqual({ kind: 'calls' });
     expect(decideStep({ text: '', toolCalls: [call] }, bound)).toEqual({ kind: 'calls' });
   });
 
-  test('text ends a turn that nothing else must end', () => {
+  test('text ends a turn unless the turn must end by a call', () => {
     expect(decideStep({ text: ' x ', toolCalls: [] }, free)).toEqual({ kind: 'end', text: ' x ' });
   });
 
-  test('text reminds a turn that must end by a call', () => {
+  test('text leads to a reminder in a turn that must end by a call', () => {
     expect(decideStep({ text: 'x', toolCalls: [] }, bound)).toMatchObject({
       kind: 'remind',
       reminder: expect.stringContaining('submit_result or finish'),
     });
   });
 
-  test.each(['', ' ', '\n\t'])('an answer without words reminds, never ends: %j', (text) => {
-    expect(decideStep({ text, toolCalls: [] }, free).kind).toBe('remind');
-    expect(decideStep({ text, toolCalls: [] }, bound).kind).toBe('remind');
-  });
+  test.each(['', ' ', '\n\t'])(
+    'an answer without words leads to a reminder and never ends the turn: %j',
+    (text) => {
+      expect(decideStep({ text, toolCalls: [] }, free).kind).toBe('remind');
+      expect(decideStep({ text, toolCalls: [] }, bound).kind).toBe('remind');
+    },
+  );
 });
 
-test('the model is told when two steps are left, and at the last', () => {
+test('the model is told when two steps are left, and at the last step', () => {
   expect([0, 1, 2, 3].map((left) => stepNotice(left, ['submit_result']) !== undefined)).toEqual([
     false,
     true,

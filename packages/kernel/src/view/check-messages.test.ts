@@ -32,14 +32,14 @@ const good: Record<string, readonly Message[]> = {
   'several assistant texts in a row': [user(), say('one'), say('two'), user()],
   'a call with its answer': [user(), call('a'), answer('a')],
   'two calls answered in the other order': [user(), call('a', 'b'), answer('b'), answer('a')],
-  'text beside calls': [
+  'text and calls': [
     user(),
     calls('I look.', { id: 'a', name: 'tape.info', arguments: {} }),
     answer('a', 'x', 'tape.info'),
   ],
   'a failed answer': [user(), call('a'), answer('a', 'no', 'list', true)],
   'a white-space answer': [user(), call('a'), answer('a', ' ')],
-  'a step behind a step': [user(), call('a'), answer('a'), call('b'), answer('b')],
+  'a step after a step': [user(), call('a'), answer('a'), call('b'), answer('b')],
   'text, reminder, call': [user(), say('done'), user('call submit'), call('a'), answer('a')],
   'an astral character': [user('\u{1F600}')],
 };
@@ -56,7 +56,7 @@ const bad: Record<string, { readonly messages: readonly Message[]; readonly says
     messages: [say('hi'), user()],
     says: /messages\[0\]: the first must be a user/,
   },
-  'an assistant message behind system': {
+  'an assistant message after the system message': {
     messages: [system, say('hi'), user()],
     says: /messages\[1\]: the first must/,
   },
@@ -82,8 +82,11 @@ const bad: Record<string, { readonly messages: readonly Message[]; readonly says
     messages: [user(), call('a'), answer('a'), answer('a')],
     says: /messages\[3\]: answers 'a'/,
   },
-  'an answer to nothing': { messages: [user(), answer('a')], says: /messages\[1\]: answers 'a'/ },
-  'an answer first': { messages: [answer('a'), user()], says: /messages\[0\]: the first must be a user/ },
+  'an answer without a call': { messages: [user(), answer('a')], says: /messages\[1\]: answers 'a'/ },
+  'an answer as the first message': {
+    messages: [answer('a'), user()],
+    says: /messages\[0\]: the first must be a user/,
+  },
   'an answer under another name': {
     messages: [user(), call('a'), answer('a', 'x', 'other')],
     says: /as other, called list/,
@@ -133,7 +136,7 @@ const bad: Record<string, { readonly messages: readonly Message[]; readonly says
     messages: [user(), say(''), user()],
     says: /messages\[1\]: the text is blank/,
   },
-  'white space beside calls': {
+  'white space and calls': {
     messages: [user(), calls(' ', { id: 'a', name: 'list', arguments: {} }), answer('a')],
     says: /blank text beside calls/,
   },
@@ -149,7 +152,7 @@ const badTools: Record<string, { readonly tools: readonly ToolSchema[]; readonly
   'an illegal name': { tools: [tool('my tool')], says: /tools\[0\]: name 'my tool' is not legal/ },
   'a name of 65 characters': { tools: [tool('x'.repeat(65))], says: /is not legal/ },
   'a name used twice': { tools: [tool('list'), tool('list')], says: /tools\[1\]: name 'list' is used twice/ },
-  'no schema of an object': {
+  'a schema that is not for an object': {
     tools: [tool('list', { type: 'string' })],
     says: /not a JSON schema of an object/,
   },
@@ -160,7 +163,7 @@ const badTools: Record<string, { readonly tools: readonly ToolSchema[]; readonly
 };
 
 describe('checkMessages', () => {
-  test.each(Object.entries(good))('takes %s', (_name, messages) => {
+  test.each(Object.entries(good))('accepts %s', (_name, messages) => {
     expect(checkMessages(messages, [tool('list'), tool('tape.info')])).toEqual([]);
   });
 

@@ -57,7 +57,7 @@ function longTurn(steps: number, size: number): { cards: CardMaker; tape: TestTa
 }
 
 describe('a compacted prompt', () => {
-  test('is the state, the task, the summary of what is left out, then the newest steps', () => {
+  test('is the state, the task, the summary of the left-out parts, then the newest steps', () => {
     const { tape } = longTurn(6, 400);
     const { view, plan } = compact(tape.rows(), 330);
     expect(heads(view)).toEqual([
@@ -76,7 +76,7 @@ describe('a compacted prompt', () => {
     expect(view.firstMessage).toBe(3);
   });
 
-  test('spills a large result and keeps its call', () => {
+  test('moves a large result out of the prompt and keeps its call', () => {
     const { tape } = longTurn(2, 6_000);
     const { view, plan } = compact(tape.rows(), 1_500);
     expect(plan).toMatchObject({ keptSteps: 2, summarized: [] });
@@ -90,7 +90,7 @@ describe('a compacted prompt', () => {
     expect(view.manifest.omitted.filter(({ reason }) => reason === 'referenced')).toHaveLength(2);
   });
 
-  test('refers to inherited cards, the largest and oldest first, and never to the instruction', () => {
+  test('replaces inherited cards by references, the largest and oldest first, and never the instruction', () => {
     const cards = new CardMaker();
     const tape = new TestTape();
     const sizes = [4_000, 200, 9_000, 4_000];
@@ -107,7 +107,7 @@ describe('a compacted prompt', () => {
     expect(compact(tape.rows(), 10).plan.references).not.toContain(testId('card', 5));
   });
 
-  test('refers to whatever a context has inherited, thoughts, calls and instructions of others too', () => {
+  test('replaces every kind of inherited card by a reference, also thoughts, calls and instructions of others', () => {
     const cards = new CardMaker();
     const tape = new TestTape();
     const long = 'x'.repeat(4_000);
@@ -123,7 +123,7 @@ describe('a compacted prompt', () => {
     expect(view.instruction).toBe('Go on.');
   });
 
-  test('leaves out what is too much even as references, the oldest first, and links it by the summary', () => {
+  test('leaves out even references when they are too many, the oldest first, and links them by the summary', () => {
     const cards = new CardMaker();
     const tape = new TestTape();
     const boxed = Array.from({ length: 2_000 }, (_, index) =>
@@ -145,7 +145,7 @@ describe('a compacted prompt', () => {
     expect(words).toContain('1999 '.repeat(20));
   });
 
-  test('leaves out a call of a clone’s source with its result', () => {
+  test('leaves out a call of a clone’s source together with its result', () => {
     const cards = new CardMaker();
     const tape = new TestTape();
     const boxed = Array.from({ length: 60 }, (_, index) => [
@@ -162,7 +162,7 @@ describe('a compacted prompt', () => {
     expect(checkMessages(view.messages, [])).toEqual([]);
   });
 
-  test('shows the next turn what it is given anew, though the turn before had left it out', () => {
+  test('shows the next turn the context that it gets again, though the previous turn had left it out', () => {
     const cards = new CardMaker();
     const tape = new TestTape();
     const long = cards.text('user', 'x'.repeat(9_000), { authorId: OTHER });
@@ -175,7 +175,7 @@ describe('a compacted prompt', () => {
     expect(heads(buildView(tape.rows()))).toContain(`user: ${'x'.repeat(40)}`);
   });
 
-  test('stays as it is at its beginning while the turn goes on', () => {
+  test('keeps its beginning unchanged while the turn continues', () => {
     const { cards, tape } = longTurn(6, 400);
     const { rows, view } = compact(tape.rows(), 330);
     const position = rows.entries.at(-1)?.position ?? 0;
@@ -189,7 +189,7 @@ describe('a compacted prompt', () => {
     expect(next.messages.length).toBe(view.messages.length + 2);
   });
 
-  test('links what it left out by one summary, that of an earlier turn included', () => {
+  test('links everything that it left out by one summary, including the summary of an earlier turn', () => {
     const { tape, cards } = longTurn(3, 800);
     const first = compact(tape.rows(), 400);
     for (const draft of first.drafts) {
@@ -207,7 +207,7 @@ describe('a compacted prompt', () => {
     expect(heads(second.view)).toContain('user: And now?');
   });
 
-  describe('leaves the words of the task for the turns after it', () => {
+  describe('keeps the task’s words for later turns', () => {
     const RULE = 'Use metric units in ALL answers.';
 
     /** Plays a turn that overflows with this instruction, and compacts it. Returns the plan of the compaction. */
@@ -245,7 +245,7 @@ describe('a compacted prompt', () => {
       expect(textOf(tape)).toContain(`\n- the task was: "${RULE}"`);
     });
 
-    test('also those of earlier turns, through any number of compactions', () => {
+    test('also the words of earlier turns, through any number of compactions', () => {
       const [cards, tape] = [new CardMaker(), new TestTape()];
       const fill = (turn: number) => () => {
         for (let step = 1; step < 30; step += 1)
@@ -266,7 +266,7 @@ describe('a compacted prompt', () => {
   });
 });
 
-describe('any prompt of any history, compacted to any size', () => {
+describe('any prompt of any history, compacted to any size,', () => {
   function forEvery(check: (before: ViewRows, compacted: Compacted) => void): void {
     fc.assert(
       fc.property(historyPlan, fc.integer({ min: 1, max: 400 }), (history, tokens) => {
@@ -277,7 +277,7 @@ describe('any prompt of any history, compacted to any size', () => {
     );
   }
 
-  test('is taken by every provider, and shows the instruction as it was', () => {
+  test('is accepted by every provider, and shows the instruction unchanged', () => {
     forEvery((before, { view }) => {
       expect(checkMessages(view.messages, [])).toEqual([]);
       expect(view.instruction).toEqual(buildView(before).instruction);
@@ -294,7 +294,7 @@ describe('any prompt of any history, compacted to any size', () => {
     });
   });
 
-  test('says of every word by which rule it stands there', () => {
+  test('names for every word the rule by which it is included', () => {
     forEvery((_before, { rows, view }) => {
       const cards = new Map(
         [...rows.entries, ...[...rows.contexts.values()].flat()].flatMap(({ card }) =>
@@ -313,7 +313,7 @@ describe('any prompt of any history, compacted to any size', () => {
     });
   });
 
-  test('parts no call from its result', () => {
+  test('never separates a call from its result', () => {
     const callIdsOf = (rows: ViewRows): readonly string[] =>
       [...rows.entries, ...[...rows.contexts.values()].flat()].flatMap(({ card }) =>
         card?.content.kind === 'tool_call' ? [card.content.tool_call_id] : [],

@@ -33,7 +33,7 @@ const earlierIn = (view: View): EarlierRange => {
 };
 
 describe('the manifest of a long conversation', () => {
-  test('has one line for all earlier turns, in which nothing is lost', () => {
+  test('has one line for all earlier turns, without losing anything', () => {
     const view = converse(20);
     const folded = foldManifest(view);
     const box = { kind: 'context', boxId: testId('box', 20) };
@@ -61,7 +61,7 @@ describe('the manifest of a long conversation', () => {
     expect(Math.abs((sizes[1] ?? 0) - (sizes[0] ?? 0))).toBeLessThan(20);
   });
 
-  test('tells other sources apart, and only those', () => {
+  test('changes its hash for other sources, and only for other sources', () => {
     expect(earlierIn(converse(20, { words: 'Again.' }))).toEqual(earlierIn(converse(20)));
     const view = converse(20);
     const [, first, ...rest] = view.manifest.messages;
@@ -74,7 +74,7 @@ describe('the manifest of a long conversation', () => {
     expect(earlierIn(changed).hash).not.toBe(earlierIn(view).hash);
   });
 
-  test('is stored as it is while it is short, and when the turn began before the last anchor', () => {
+  test('is stored unchanged while it is short, and when the turn began before the last anchor', () => {
     const short = converse(4);
     expect(foldManifest(short)).toBe(short.manifest);
     const anchored = converse(20, { anchorAt: 19 });

@@ -51,7 +51,7 @@ function partsOf(rows: ViewRows): readonly (readonly MessagePart[])[] {
   });
 }
 
-test('the parts of every message of every history join to it, and own words stand in their card', () => {
+test('the parts of every message join to the message, and words of a card are in that card', () => {
   fc.assert(
     fc.property(historyPlan, (plan) => {
       for (const rows of play(plan).prompts) {
@@ -78,7 +78,7 @@ test('the parts of every message of every history join to it, and own words stan
   );
 });
 
-describe('the words around a card', () => {
+describe('the words around a card’s text', () => {
   const turn = { turnId: 't' as TurnId, agentId: 'me' as AgentId, contextBoxId: 'b' as BoxId };
   let count = 0;
   const card = (content: CardContent, rest: Partial<Card> = {}): Card => ({
@@ -108,7 +108,7 @@ describe('the words around a card', () => {
       .map(({ rule, text }) => [rule, text] as const);
   const text = (words: string): CardContent => ({ kind: 'text', text: words });
 
-  test('are told apart from its own', () => {
+  test('are distinguished from the card’s own words', () => {
     expect(inherited(text('hello'))).toEqual([['text', 'hello']]);
     expect(inherited(text(' '))).toEqual([['empty', '(empty)']]);
     expect(inherited(text('obey'), { role: 'system' })).toEqual([
@@ -147,7 +147,7 @@ describe('the words around a card', () => {
     ]);
   });
 
-  test('of binding result fields stand before and behind them', () => {
+  test('enclose binding result fields', () => {
     const fields = card(
       { kind: 'fields_schema', fields: [{ name: 'n' }] },
       { type: CARD_TYPES.resultFields },

@@ -33,19 +33,19 @@ const said: readonly Message[] = [
   { role: 'assistant', content: 'done' },
 ];
 
-describe('the hash of a prompt is that of the whole, whatever was hashed before it', () => {
+describe('the hash of a prompt is that of the whole, whatever part was hashed earlier:', () => {
   test.each<[string, readonly Message[]]>([
     ['the same', said],
-    ['it and more', [...said, user('again')]],
+    ['the same and more', [...said, user('again')]],
     ['its beginning', said.slice(0, 3)],
-    ['nothing of it', [user('other')]],
+    ['no part of it', [user('other')]],
     ['nothing', []],
     ['another text early on', said.map((message, at) => (at === 1 ? user('stop') : message))],
-    ['what a provider attached', said.map((message, at) => (at === 2 ? attached(message, 'one') : message))],
     [
-      'something else that it attached',
-      said.map((message, at) => (at === 2 ? attached(message, 'two') : message)),
+      'attached data of a provider',
+      said.map((message, at) => (at === 2 ? attached(message, 'one') : message)),
     ],
+    ['other attached data', said.map((message, at) => (at === 2 ? attached(message, 'two') : message))],
     ['other arguments of a call', said.map((message, at) => (at === 2 ? call('a', { x: 1 }) : message))],
     ['another call', said.map((message, at) => (at === 2 ? call('b') : message))],
     ['a failure instead of a result', said.map((message, at) => (at === 3 ? result('a', true) : message))],
@@ -62,7 +62,7 @@ describe('the hash of a prompt is that of the whole, whatever was hashed before 
     }
   });
 
-  test('prompts of many chunks', () => {
+  test('a prompt of many chunks', () => {
     const hasher = new PromptHasher();
     const messages: Message[] = [];
     for (let at = 0; at < 10; at += 1) {

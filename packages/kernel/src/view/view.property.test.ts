@@ -63,13 +63,13 @@ const ATTACHED: ReadonlySet<string> = new Set<OmissionReason>(['other_agent', 'o
 const isHidden = (card: Card): boolean => card.metadata.context === false;
 const shownOf = (view: View): readonly string[] => view.origins.flatMap(({ cardIds }) => cardIds);
 
-test('every prompt of every history is taken by OpenAI and Anthropic', { timeout: 300_000 }, () => {
+test('every prompt of every history is accepted by OpenAI and Anthropic', { timeout: 300_000 }, () => {
   forEveryPrompt((_rows, view) => {
     assert.deepEqual(checkMessages(view.messages, tools), []);
   });
 });
 
-test('the same rows give the same bytes, and are left as they were', { timeout: 300_000 }, () => {
+test('the same rows give the same bytes, and the rows stay unchanged', { timeout: 300_000 }, () => {
   forEveryPrompt((rows, view) => {
     const copy = structuredClone(rows);
     const again = buildView(copy);
@@ -95,7 +95,9 @@ test('a prompt is a prefix of the next one until an anchor is written', { timeou
   );
 });
 
-test('nothing enters but cards of the rows and fixed texts, and no card twice', { timeout: 300_000 }, () => {
+test('a prompt contains only cards of the rows and fixed texts, and no card twice', {
+  timeout: 300_000,
+}, () => {
   forEveryPrompt((rows, view, { marks }) => {
     const reach = cardsInReach(rows);
     const visible = new Set<string>(reach.filter((card) => !isHidden(card)).map(({ id }) => id));
@@ -123,7 +125,7 @@ test('nothing enters but cards of the rows and fixed texts, and no card twice', 
   });
 });
 
-test('every card is shown or left out for a reason that holds; no visible result is lost', {
+test('every card is shown or left out for a reason that is true; no visible result is lost', {
   timeout: 300_000,
 }, () => {
   forEveryPrompt((rows, view) => {
@@ -171,7 +173,7 @@ test('every card is shown or left out for a reason that holds; no visible result
   });
 });
 
-test('what a provider attached is shown to its own model with all calls of the answer, or the manifest says why not', {
+test('a provider’s attached data is shown to its own model with all calls of the answer, or the manifest gives the reason', {
   timeout: 300_000,
 }, () => {
   forEveryPrompt((rows, view) => {

@@ -43,8 +43,8 @@ function setup(): { readonly cards: CardMaker; readonly tape: TestTape } {
 const NOT_AVAILABLE =
   '{"error":{"code":"not_available","message":"The result of this call is not available."}}';
 
-describe('order', () => {
-  test('what siblings share ends after the inherited cards of the turn', () => {
+describe('the order of a prompt', () => {
+  test('the part that siblings share ends after the inherited cards of the turn', () => {
     const { cards, tape } = setup();
     tape.begin(1, [
       argument(cards.instruction('Count.')),
@@ -93,7 +93,7 @@ describe('order', () => {
     ]);
   });
 
-  test('a reused agent sees its earlier turns in place, each with its instruction', () => {
+  test('an agent that is used again sees its earlier turns in place, each with its instruction', () => {
     const { cards, tape } = setup();
     const first = tape.begin(1, [argument(cards.instruction('First.'))]);
     tape.add(cards.thought('One.'), { turnId: first, step: 1 });
@@ -111,7 +111,7 @@ describe('order', () => {
     expect(view.instruction).toBe('Second.');
   });
 
-  test('the state of the last anchor comes first, then the context of a turn that began before it', () => {
+  test('the state of the last anchor is first, then the context of a turn that began before it', () => {
     const { cards, tape } = setup();
     const turnId = tape.begin(1, [argument(cards.instruction('Count.'))]);
     tape.add(cards.thought(''), { turnId, step: 1 });
@@ -143,7 +143,7 @@ describe('order', () => {
     ]);
   });
 
-  test('the bootstrap anchor is not shown, and an anchor without state shows null', () => {
+  test('the bootstrap anchor is not shown, and an anchor without a state shows null', () => {
     const { cards, tape } = setup();
     tape.begin(1, [argument(cards.instruction('Count.'))]);
     const rows = tape.rows();
@@ -159,7 +159,7 @@ describe('order', () => {
     ]);
   });
 
-  test('rows without the last anchor or a context box are refused', () => {
+  test('rows that lack the last anchor or a context box are refused', () => {
     const { cards, tape } = setup();
     tape.begin(1, [argument(cards.instruction('Count.'))]);
     tape.anchor('phase-1', cards.anchor({}));
@@ -169,8 +169,8 @@ describe('order', () => {
   });
 });
 
-describe('what enters', () => {
-  test('a card enters once, where it stands first', () => {
+describe('the content of a prompt', () => {
+  test('a card is shown once, at its first place', () => {
     const { cards, tape } = setup();
     const shared = cards.text('user', 'shared');
     tape.add(shared);
@@ -194,7 +194,7 @@ describe('what enters', () => {
     expect(reasonsOf(view)).toEqual(['hidden', 'hidden']);
   });
 
-  test('a hidden call takes its result along, a hidden result is answered as not available', () => {
+  test('a hidden call is left out with its result, and a hidden result is replaced by a fixed text', () => {
     const { cards, tape } = setup();
     const metadata = { context: false };
     const turnId = tape.begin(1, [argument(cards.instruction('Count.'))]);
@@ -212,7 +212,7 @@ describe('what enters', () => {
     expect(reasonsOf(view)).toEqual(['hidden', 'call_hidden', 'hidden']);
   });
 
-  test('a deliverable that repeats the text before it is left out', () => {
+  test('a deliverable that repeats the preceding text is left out', () => {
     const { cards, tape } = setup();
     const turnId = tape.begin(1, [argument(cards.instruction('First.'))]);
     tape.add(cards.thought('One.'), { turnId, step: 1 });
@@ -233,7 +233,7 @@ describe('what enters', () => {
     expect(reasonsOf(view)).toEqual(['repeated']);
   });
 
-  test('an event other than turn.started gives nothing, and a turn begins once', () => {
+  test('an event other than turn.started is not shown, and a turn begins once', () => {
     const { cards, tape } = setup();
     tape.begin(1, [argument(cards.instruction('Count.'))], 2);
     tape.event('cost', { usd: 1 });
@@ -243,7 +243,7 @@ describe('what enters', () => {
 });
 
 describe('steps', () => {
-  test('calls of a step share one message, and their results follow in call order', () => {
+  test('calls of a step share one message, and their results follow in the order of the calls', () => {
     const { cards, tape } = setup();
     const turnId = tape.begin(1, [argument(cards.instruction('Count.'))]);
     const step = { turnId, step: 1 };
@@ -259,7 +259,7 @@ describe('steps', () => {
     ]);
   });
 
-  test("the kernel's call id is shown, so a provider that repeats its own ids does no harm", () => {
+  test('the kernel’s own call id is shown, so a provider that repeats its ids causes no error', () => {
     const { cards, tape } = setup();
     const turnId = tape.begin(1, [argument(cards.instruction('Count.'))]);
     for (const step of [1, 2]) {
@@ -272,7 +272,7 @@ describe('steps', () => {
     ]);
   });
 
-  test('what is written from outside between a call and its result comes after the result', () => {
+  test('an entry from outside between a call and its result is shown after the result', () => {
     const { cards, tape } = setup();
     const turnId = tape.begin(1, [argument(cards.instruction('Count.'))]);
     tape.add(cards.thought(''), { turnId, step: 1 });
@@ -289,7 +289,7 @@ describe('steps', () => {
     ]);
   });
 
-  test('an anchor written while calls are open follows the whole step it cut', () => {
+  test('an anchor that is written while calls are open is shown after the whole step', () => {
     const { cards, tape } = setup();
     const turnId = tape.begin(1, [argument(cards.instruction('Count.'))]);
     tape.add(cards.thought('Hidden.'), { turnId, step: 1 });
@@ -319,7 +319,7 @@ describe('steps', () => {
     expect(view.firstMessage).toBe(1);
   });
 
-  test('a step of an earlier turn that an anchor cut is shown before the anchor, too', () => {
+  test('a step of an earlier turn that an anchor divided is also shown before the anchor', () => {
     const { cards, tape } = setup();
     const first = tape.begin(1, [argument(cards.instruction('First.'))]);
     tape.add(cards.call('k1', 'list', {}), { turnId: first, step: 1 });
@@ -350,7 +350,7 @@ describe('steps', () => {
     ]);
   });
 
-  test('a result that comes after the next turn began is quoted there, so that no prompt changes', () => {
+  test('a result that arrives after the next turn began is quoted there, so that no earlier prompt changes', () => {
     const { cards, tape } = setup();
     const first = tape.begin(1, [argument(cards.instruction('First.'))]);
     tape.add(cards.call('k1', 'list', {}), { turnId: first, step: 1 });
@@ -362,7 +362,7 @@ describe('steps', () => {
     expect(messages.slice(before.length).map(line)).toEqual(['user: [result of list for you: success] late']);
   });
 
-  test('only a result of the same step answers a call; any other that names it is quoted', () => {
+  test('only a result of the same step answers a call; any other result that names it is quoted', () => {
     const { cards, tape } = setup();
     const turnId = tape.begin(1, [argument(cards.instruction('Count.'))]);
     tape.add(cards.call('k1', 'list', {}), { turnId, step: 1 });
@@ -379,7 +379,7 @@ describe('steps', () => {
     ]);
   });
 
-  test('a result without call is left out, with its reason', () => {
+  test('a result without a call is left out, with its reason', () => {
     const { cards, tape } = setup();
     tape.begin(1, [argument(cards.instruction('Count.'))]);
     tape.add(cards.result('k9', 'list', 'orphan'));
@@ -388,7 +388,7 @@ describe('steps', () => {
     expect(reasonsOf(view)).toEqual(['orphan_result']);
   });
 
-  test('a failed call shows status, error and what result there is', () => {
+  test('a failed call shows its status, its error and any result', () => {
     const { cards, tape } = setup();
     const turnId = tape.begin(1, [argument(cards.instruction('Count.'))]);
     const step = { turnId, step: 1 };
@@ -413,7 +413,7 @@ describe('steps', () => {
     ]);
   });
 
-  test('arguments that are no object stay readable inside one', () => {
+  test('arguments that are not an object stay readable inside an object', () => {
     const { cards, tape } = setup();
     const turnId = tape.begin(1, [argument(cards.instruction('Count.'))]);
     tape.add(cards.call('k1', 'list', '{broken'), { turnId, step: 1 });
@@ -421,7 +421,7 @@ describe('steps', () => {
     expect(buildView(tape.rows()).messages[2]).toEqual({ role: 'assistant', content: '', toolCalls: [call] });
   });
 
-  test('a call this turn made of an unknown tool keeps its form; a name no provider takes is quoted', () => {
+  test('a call of this turn for an unknown tool keeps its form; a name that no provider accepts is quoted', () => {
     const { cards, tape } = setup();
     const turnId = tape.begin(1, [argument(cards.instruction('Count.'))]);
     const step = { turnId, step: 1 };
@@ -440,7 +440,7 @@ describe('steps', () => {
     ]);
   });
 
-  test('calls of earlier turns keep their form only for tools the profile has', () => {
+  test('calls of earlier turns keep their form only for tools of the profile', () => {
     const { cards, tape } = setup();
     const first = tape.begin(1, [argument(cards.instruction('First.'))]);
     tape.add(cards.thought(''), { turnId: first, step: 1 });
@@ -459,7 +459,7 @@ describe('steps', () => {
     ]);
   });
 
-  test("another agent's calls on this tape are quoted where they stand", () => {
+  test('another agent’s calls on this tape are quoted at their place', () => {
     const { cards, tape } = setup();
     const turnId = tape.begin(1, [argument(cards.instruction('Count.'))]);
     const options = { turnId: testId('turn', 9), step: 1 };
@@ -475,7 +475,7 @@ describe('steps', () => {
     ]);
   });
 
-  test('a quoted result says first how the work ended that its call waited for', () => {
+  test('a quoted result says first how the work that its call started has ended', () => {
     const shown = (name: string, result: JsonValue): string | undefined => {
       const { cards, tape } = setup();
       tape.begin(1, [argument(cards.instruction('Go.')), native(cards.result('k9', name, result))]);
@@ -493,7 +493,7 @@ describe('steps', () => {
     expect(shown('deploy', { status: 'failed' })).toContain('[result of deploy: success] {');
   });
 
-  test("another agent's step is quoted on a tape that this agent goes on with, too", () => {
+  test('another agent’s step is also quoted on a tape that this agent continues', () => {
     const { cards, tape } = setup();
     const first = tape.begin(1, [argument(cards.instruction('First.'))]);
     tape.add(cards.call('k1', 'list', {}, { authorId: OTHER }), { turnId: first, step: 1 });
@@ -507,7 +507,7 @@ describe('steps', () => {
     ]);
   });
 
-  test('outputs of earlier turns and of a clone source never follow each other directly', () => {
+  test('outputs of earlier turns and of a clone’s source never follow each other directly', () => {
     const { cards, tape } = setup();
     const first = tape.begin(1, [
       argument(cards.instruction('First.')),
@@ -535,7 +535,7 @@ describe('steps', () => {
     ]);
   });
 
-  test('a prompt that ended with assistant text keeps its end when others write behind it', () => {
+  test('a prompt that ended with assistant text keeps its end when others write after it', () => {
     const { cards, tape } = setup();
     const metadata = { context: false };
     const turnId = tape.begin(1, [argument(cards.instruction('Count.'))]);
@@ -563,7 +563,7 @@ describe('steps', () => {
     expect(before.messages.filter(({ content }) => content === '[continue]')).toHaveLength(3);
   });
 
-  test('a context that ends with assistant text keeps its end when an earlier turn writes behind it', () => {
+  test('a context that ends with assistant text keeps its end when an earlier turn writes after it', () => {
     const { cards, tape } = setup();
     const first = tape.begin(1, [argument(cards.instruction('First.'))]);
     tape.add(cards.thought('One.'), { turnId: first, step: 1 });
@@ -574,7 +574,7 @@ describe('steps', () => {
     expect(messages.slice(0, before.length)).toEqual(before);
   });
 
-  test('[continue] stands between two outputs, not between an answer and its reminder', () => {
+  test('[continue] separates two outputs, and does not separate an answer and its reminder', () => {
     const { cards, tape } = setup();
     const turnId = tape.begin(1, [argument(cards.instruction('Count.'))]);
     tape.add(cards.thought('Done.'), { turnId, step: 1 });
@@ -591,7 +591,7 @@ describe('steps', () => {
     ]);
   });
 
-  test('a blank answer leaves no message', () => {
+  test('a blank answer makes no message', () => {
     const { cards, tape } = setup();
     const turnId = tape.begin(1, [argument(cards.instruction('Count.'))]);
     tape.add(cards.thought(' \n'), { turnId, step: 1 });
@@ -603,7 +603,7 @@ describe('steps', () => {
 });
 
 describe('context boxes', () => {
-  test("another agent's calls and results are quoted and name their author", () => {
+  test('another agent’s calls and results are quoted with the name of their author', () => {
     const { cards, tape } = setup();
     const by = { authorId: OTHER };
     tape.begin(1, [
@@ -624,7 +624,7 @@ describe('context boxes', () => {
     ]);
   });
 
-  test('a clone sees the steps of its source in their own form, for tools of the profile', () => {
+  test('a clone sees the steps of its source in native form, for tools of the profile', () => {
     const { cards, tape } = setup();
     const by = { authorId: OTHER };
     tape.begin(1, [
@@ -654,7 +654,7 @@ describe('context boxes', () => {
     ]);
   });
 
-  test('a role that may not stand there becomes marked user text', () => {
+  test('a role that is not allowed at its place becomes marked user text', () => {
     const { cards, tape } = setup();
     const by = { authorId: OTHER };
     tape.begin(1, [
@@ -675,7 +675,7 @@ describe('context boxes', () => {
     ]);
   });
 
-  test('a parent pointer is one line, an inherited one is marked', () => {
+  test('a parent pointer is one line, and an inherited parent pointer is marked', () => {
     const { cards, tape } = setup();
     const broken = cards.card('meta.parent_pointer', 'system', { kind: 'json', data: { other: 1 } });
     tape.begin(1, [
@@ -692,7 +692,7 @@ describe('context boxes', () => {
     ]);
   });
 
-  test('only own packed result fields bind, and stand right after the instruction', () => {
+  test('only result fields of the turn’s own packing are binding, and they follow the instruction directly', () => {
     const { cards, tape } = setup();
     const own = cards.fields([
       { name: 'n', type: 'number', description: 'how many' },
@@ -724,14 +724,14 @@ describe('context boxes', () => {
     expect(resultFieldsOf(context.slice(4))).toBeUndefined();
   });
 
-  test('hidden result fields do not bind', () => {
+  test('hidden result fields are not binding', () => {
     const { cards } = setup();
     expect(
       resultFieldsOf([argument(cards.fields([{ name: 'n' }], { metadata: { context: false } }))]),
     ).toBeUndefined();
   });
 
-  test('result fields without instruction stand where they were packed', () => {
+  test('result fields without an instruction are shown where they were packed', () => {
     const { cards, tape } = setup();
     tape.begin(1, [
       argument(cards.text('user', 'one')),
@@ -746,7 +746,7 @@ describe('context boxes', () => {
     expect(buildView(tape.rows()).instruction).toBeNull();
   });
 
-  test('a turn with few steps says so after its arguments', () => {
+  test('a turn with few steps is told so after its arguments', () => {
     const { cards, tape } = setup();
     tape.begin(1, [argument(cards.instruction('Count.'))], 1);
     expect(linesOf(tape.rows({ must_end_with: ['submit_result'] }))[1]).toMatch(
@@ -757,7 +757,7 @@ describe('context boxes', () => {
     expect(canSubmitResult({ tools: ['list'], must_end_with: [] })).toBe(false);
   });
 
-  test("an inherited anchor of another agent is quoted user text; the agent's own is not", () => {
+  test('an inherited anchor of another agent is quoted user text; an anchor of the same agent is not quoted', () => {
     const { cards, tape } = setup();
     const metadata = { name: 'phase-1' };
     tape.begin(1, [
@@ -774,7 +774,7 @@ describe('context boxes', () => {
     ]);
   });
 
-  test("a clone sees the anchors that its source wrote as its own, and those of others on its source's tape quoted", () => {
+  test('a clone sees the anchors of its source as its own, and quotes the anchors of others on the source’s tape', () => {
     const { cards, tape } = setup();
     const source = { authorId: OTHER };
     const metadata = { name: 'phase' };
@@ -795,7 +795,7 @@ describe('context boxes', () => {
     ]);
   });
 
-  test('an anchor on the tape is user text that names its author when another agent wrote it', () => {
+  test('an anchor on the tape is user text, with the name of its author when another agent wrote it', () => {
     const { cards, tape } = setup();
     tape.begin(1, [argument(cards.instruction('Count.'))]);
     const prompts = [
@@ -839,13 +839,13 @@ describe('context boxes', () => {
     ]);
   });
 
-  test('an instruction given as JSON is handed on as JSON', () => {
+  test('an instruction that is given as JSON is shown as JSON', () => {
     const { cards, tape } = setup();
     tape.begin(1, [argument(cards.card('task.instruction', 'user', { kind: 'json', data: { path: '/x' } }))]);
     expect(buildView(tape.rows()).instruction).toEqual({ path: '/x' });
   });
 
-  test('a context that gives nothing still makes a prompt', () => {
+  test('a context without content still makes a prompt', () => {
     const { tape } = setup();
     tape.begin(1, []);
     const view = buildView(tape.rows());
@@ -854,8 +854,8 @@ describe('context boxes', () => {
   });
 });
 
-describe('what a view says about itself', () => {
-  test('the manifest covers every message by ranges, and says why cards are left out', () => {
+describe('the description of a view', () => {
+  test('has a manifest that covers every message by ranges and gives the reason for each omitted card', () => {
     const { cards, tape } = setup();
     const turnId = tape.begin(1, [
       argument(cards.instruction('Count.')),
@@ -887,7 +887,7 @@ describe('what a view says about itself', () => {
     expect(JSON.parse(JSON.stringify(json))).toEqual(manifest);
   });
 
-  test('each message names its cards', () => {
+  test('names the cards of each message', () => {
     const { cards, tape } = setup();
     const instruction = cards.instruction('Count.');
     const turnId = tape.begin(1, [argument(instruction)]);
@@ -899,7 +899,7 @@ describe('what a view says about itself', () => {
     expect(origins[3]?.source).toEqual({ kind: 'notice', notice: 'not_available' });
   });
 
-  test('the prompt hash is sha256 over the canonical JSON of messages and tools', () => {
+  test('has a prompt hash that is the sha256 of the canonical JSON of messages and tools', () => {
     const messages = [
       { role: 'system', content: 's"\u{1F600}' },
       { role: 'user', content: 'u\n' },
@@ -916,7 +916,7 @@ describe('what a view says about itself', () => {
     expect(promptHash([], [])).toBe(sha256(canonicalJson({ messages: [], tools: [] })));
   });
 
-  test('the estimate follows the bytes of the messages', () => {
+  test('has an estimate that follows the bytes of the messages', () => {
     const { cards, tape } = setup();
     const turnId = tape.begin(1, [argument(cards.instruction('x'.repeat(4000)))]);
     const before = buildView(tape.rows()).estimateTokens;
@@ -948,7 +948,7 @@ describe('a turn that ended before it began', () => {
     expect(manifest.omitted).toContainEqual(expect.objectContaining({ reason: 'turn_not_begun' }));
   });
 
-  test('differs from a turn that failed at its first step: what it was asked is shown, and how it ended', () => {
+  test('differs from a turn that failed at its first step, which shows its instruction and its end', () => {
     const [cards, tape] = [new CardMaker(), new TestTape()];
     const turnId = tape.begin(1, [argument(cards.instruction('First.'))]);
     tape.add(deliverable(cards, 0), { turnId });

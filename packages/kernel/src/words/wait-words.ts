@@ -45,7 +45,7 @@ function batchWords(batch: BatchCause): string {
   if (batch.state === 'running')
     return remaining > shown ? `${text}; ${shown} of ${remaining} open ones are shown` : text;
   return remaining === 0
-    ? `${text}; its answer is to be put together`
+    ? `${text}; its answer is not made yet`
     : `${text}; it is being ended (${batch.closing ?? 'early'})`;
 }
 
@@ -67,7 +67,7 @@ function selectorWords({ selector, version, workers }: Extract<WaitCause, { kind
 
 function answererOf({ target, is_held }: Extract<WaitCause, { kind: 'tool' }>): string {
   if (target !== null) return `a worker of the queue boxcar-tools-${target}`;
-  return is_held ? 'the worker that has the turn' : 'somebody outside';
+  return is_held ? 'the worker that has the turn' : 'a caller outside';
 }
 
 function causeWords(cause: WaitCause): string {
@@ -78,10 +78,10 @@ function causeWords(cause: WaitCause): string {
       return `${cause.tool === null ? '' : `call ${cause.tool}: `}the sweep has given it up: ${cause.error}`;
     case 'lease':
       return cause.is_alive
-        ? `is in the hands of worker ${workerWords(cause)}`
-        : `was in the hands of worker ${workerWords(cause)}, whose lease is over`;
+        ? `is held by worker ${workerWords(cause)}`
+        : `was held by worker ${workerWords(cause)}, whose lease is over`;
     case 'format':
-      return `was written by a newer build: it takes one that knows migration ${cause.format}, and the living workers of ${poolOf(cause.worker_target)} know ${cause.newest_build} at most`;
+      return `was written by a newer build: it needs a worker that knows migration ${cause.format}, and the living workers of ${poolOf(cause.worker_target)} know at most ${cause.newest_build}`;
     case 'ring':
       return cause.live_workers === 0
         ? `is dispatched, and no living worker serves ${poolOf(cause.worker_target)}`
@@ -93,7 +93,7 @@ function causeWords(cause: WaitCause): string {
     case 'project_limit':
       return `is queued: project ${cause.project} has ${cause.active} turns under way of ${cause.max_concurrent} that it may have`;
     case 'agent_busy':
-      return `waits in the queue of its agent, behind turn ${turnWords(cause.on)}`;
+      return `waits in the queue of its agent, after turn ${turnWords(cause.on)}`;
     case 'warm_cache':
       return `waits until the first model call of its sibling ${turnWords(cause.on)} has filled the prompt cache (warm_cache), for 10 s at most`;
     case 'child':

@@ -36,27 +36,30 @@ function settingsIn(body: unknown) {
   };
 }
 
-describe.each(WIRES.map((wire) => [wire.provider, wire] as const))('%s', (provider, wire) => {
-  const models = [...(MODELS[provider] ?? []), 'model-1'];
-  it.each(models)('%s is sent what was said of it', async (name) => {
-    await using server = await openProviderServer(wire, inOrder({ answer: { text: 'Well.' } }));
-    const router = routerTo(wire, server.baseUrl);
-    for (const settings of SETTINGS) {
-      const request = askFor(wire, { model: name, settings });
-      const findings = await router.checkSettings?.(request.model, settings);
-      const asked = server.requests.length;
-      const reply = await ask(router, request);
-      // The check itself sent no request.
-      expect(server.requests).toHaveLength(asked + 1);
-      const sent = settingsIn(server.requests.at(-1)?.body);
-      const told = Object.fromEntries((findings ?? []).map((finding) => [finding.setting, finding.sent]));
-      const { temperature, max_output_tokens } = settings;
-      expect({ temperature, max_output_tokens, ...told }).toEqual(sent);
-      // The step reports the finding too.
-      expect((reply.warnings ?? []).length > 0).toBe((findings ?? []).length > 0);
-    }
-  });
-});
+describe.each(WIRES.map((wire) => [wire.provider, wire] as const))(
+  'checkSettings for %s',
+  (provider, wire) => {
+    const models = [...(MODELS[provider] ?? []), 'model-1'];
+    it.each(models)('reports what is sent to %s', async (name) => {
+      await using server = await openProviderServer(wire, inOrder({ answer: { text: 'Well.' } }));
+      const router = routerTo(wire, server.baseUrl);
+      for (const settings of SETTINGS) {
+        const request = askFor(wire, { model: name, settings });
+        const findings = await router.checkSettings?.(request.model, settings);
+        const asked = server.requests.length;
+        const reply = await ask(router, request);
+        // The check itself sent no request.
+        expect(server.requests).toHaveLength(asked + 1);
+        const sent = settingsIn(server.requests.at(-1)?.body);
+        const told = Object.fromEntries((findings ?? []).map((finding) => [finding.setting, finding.sent]));
+        const { temperature, max_output_tokens } = settings;
+        expect({ temperature, max_output_tokens, ...told }).toEqual(sent);
+        // The step reports the finding too.
+        expect((reply.warnings ?? []).length > 0).toBe((findings ?? []).length > 0);
+      }
+    });
+  },
+);
 
 describe('without a key and without an address', () => {
   const check = (model: string, settings: ModelRequest['settings']) =>
@@ -70,18 +73,19 @@ describe('without a key and without an address', () => {
       'anthropic:claude-sonnet-4-5',
       'temperature 1.7 is sent as 1: 1.7 exceeds anthropic maximum of 1.0. clamped to 1.0',
     ],
-  ])('the words for %s', async (model, message) => {
+  ])('the finding says what is sent to %s', async (model, message) => {
     const findings = await check(model, { temperature: 1.7, max_output_tokens: 700 });
     expect(findings?.map((finding) => finding.message)).toEqual([message]);
   });
 
   it.each(['openai:gpt-4.1', 'google:gemini-3-pro', 'deepseek:m', 'openai-compatible:m'])(
-    'nothing is said of %s',
+    'nothing is reported for %s',
     async (model) => expect(await check(model, { temperature: 1.7, max_output_tokens: 700 })).toEqual([]),
   );
 
-  it.each(['scripted', 'unknown:m', 'openai:'])('nothing is said of %s, which asks nobody', async (model) =>
-    expect(await check(model, { temperature: 1.7 })).toEqual([]),
+  it.each(['scripted', 'unknown:m', 'openai:'])(
+    'nothing is reported for %s, which calls no provider',
+    async (model) => expect(await check(model, { temperature: 1.7 })).toEqual([]),
   );
 });
 
@@ -92,7 +96,7 @@ it.each(
     ['claude-sonnet-4-0', 'claude-sonnet-4-20250514', 'claude-sonnet-4-5-20250929', 'claude-sonnet-4-6'],
     ['claude-haiku-4-5', 'claude-sonnet-5', 'claude-opus-5', 'claude-fable-5'],
   ].flat(),
-)('the longest answer that is reserved for %s is the one that is sent', async (name) => {
+)('the output limit that is reserved for %s is the limit that is sent', async (name) => {
   const model = `anthropic:${name}`;
   const asked = {
     model,

@@ -43,7 +43,7 @@ async function failOf(
 const LONG = 'All of it. '.repeat(10_000);
 
 describe.each(WIRES.map((wire) => [wire.provider, wire] as const))('a failed call of %s', (_, wire) => {
-  it('whose stream is cut is charged with the bytes that came and all that was sent, tool schemas too', async () => {
+  it('whose stream is cut is charged with the received bytes and everything that was sent, including tool schemas', async () => {
     const failed = await failOf(wire, { answer: { text: LONG, usage: null }, frames: 6, after: 'destroy' });
     expect(failed.code).toBe('model_unavailable');
     expect(failed.sentTokens).toBeGreaterThan(1_500);
@@ -56,20 +56,20 @@ describe.each(WIRES.map((wire) => [wire.provider, wire] as const))('a failed cal
     expect(failed.usage?.outputTokens).toBeLessThanOrEqual(LONG.length / 4 + 10);
   });
 
-  it('that breaks off with an error is charged the same', async () => {
+  it('that breaks off with an error is charged in the same way', async () => {
     const error = { message: 'overloaded', type: 'server_error' };
     const failed = await failOf(wire, { answer: { text: LONG, usage: null }, frames: 6, after: { error } });
     expect(failed.usage?.outputTokens).toBeGreaterThanOrEqual(LONG.length / 12);
     expect(failed.usage?.isEstimated).toBe(true);
   });
 
-  it('whose connection falls before any answer is charged with what was sent', async () => {
+  it('whose connection breaks before any answer is charged with what was sent', async () => {
     const failed = await failOf(wire, { drop: true });
     expect(failed.usage).toMatchObject({ outputTokens: 0, isEstimated: true });
     expect(Math.abs((failed.usage?.inputTokens ?? 0) - failed.sentTokens)).toBeLessThan(10);
   });
 
-  it('whose whole answer is broken is charged with its bytes', async () => {
+  it('whose complete answer is broken is charged with its bytes', async () => {
     const body = `{"half": "${'x'.repeat(4_000)}`;
     const headers = { 'content-type': 'application/json' };
     const failed = await failOf(wire, { status: 200, body, headers }, { stream: false });
@@ -82,14 +82,14 @@ describe.each(WIRES.map((wire) => [wire.provider, wire] as const))('a failed cal
       expect((await failOf(wire, { status, error: { message: 'no' } })).usage).toBeUndefined();
   });
 
-  it('that reached nobody costs nothing', async () => {
+  it('that reached no provider costs nothing', async () => {
     const gone = await openProviderServer(wire, inOrder({ hang: true }));
     await gone[Symbol.asyncDispose]();
     const error = await ask(routerTo(wire, gone.baseUrl), askFor(wire)).catch((reason: unknown) => reason);
     expect(error).toMatchObject({ code: 'model_unavailable', usage: undefined });
   });
 
-  it('is charged with figures that the provider gives beside its error', async () => {
+  it('is charged with the usage that the provider gives with its error', async () => {
     const usage = { input_tokens: 70_000, prompt_tokens: 70_000, output_tokens: 11, completion_tokens: 11 };
     const failed = await failOf(wire, {
       status: 500,
@@ -105,7 +105,7 @@ it.each(
     (wire) => [wire.provider, wire] as const,
   ),
 )(
-  'a stream of %s that is cut is charged with what the provider reported at its beginning',
+  'a stream of %s that is cut is charged with the usage that the provider reported at its beginning',
   async (_, wire) => {
     for (const after of ['destroy', { error: { message: 'overloaded', type: 'server_error' } }] as const) {
       const usage = { input: 90_000, output: 20_000, cached: 80_000 };
@@ -120,7 +120,7 @@ it.each(
 
 // Mistral has no error code for it.
 it.each(WIRES.filter(({ provider }) => provider !== 'mistral').map((wire) => [wire.provider, wire] as const))(
-  'a call of %s that the filter stopped is charged with what the provider reported',
+  'a call of %s that the filter stopped is charged with the usage that the provider reported',
   async (_, wire) => {
     const failed = await failOf(wire, {
       answer: { text: '', finish: 'content_filter', usage: { input: 90_000, output: 3 } },
@@ -139,7 +139,7 @@ const refusing = WIRES.filter(({ provider }) =>
 ).flatMap((wire) => [true, false].map((stream) => [wire.provider, stream, wire] as const));
 
 it.each(refusing)(
-  'a call of %s, streamed: %s, that the model refused is charged with what was reported, else with its words',
+  'a call of %s, streamed: %s, that the model refused is charged with the reported usage, else with its text',
   async (_, stream, wire) => {
     const refusal = 'I cannot help with that. '.repeat(40);
     const answer = { refusal, finish: 'stop' } as const;
@@ -157,7 +157,7 @@ it.each(refusing)(
 
 /** Every way for a stream to end within the refusal: the text that arrived is charged. */
 it.each(refusing.filter(([, stream]) => stream))(
-  'a call of %s, streamed: %s, whose refusal breaks off is charged with the words that came',
+  'a call of %s, streamed: %s, whose refusal breaks off is charged with the received text',
   async (_, stream, wire) => {
     const refusal = 'I cannot help with that. '.repeat(4_000);
     const error = { message: 'overloaded', type: 'server_error' };
@@ -180,7 +180,7 @@ it.each(refusing.filter(([, stream]) => stream))(
   },
 );
 
-it('figures in the form of Gemini are read beside an error, too', async () => {
+it('usage in the form of Gemini is also read with an error', async () => {
   const wire = WIRES.find(({ provider }) => provider === 'google');
   if (wire === undefined) throw new Error('no such wire');
   const usageMetadata = { promptTokenCount: 70_000, candidatesTokenCount: 11, thoughtsTokenCount: 5 };
@@ -192,7 +192,7 @@ it('figures in the form of Gemini are read beside an error, too', async () => {
   expect(failed.usage).toEqual({ inputTokens: 70_000, outputTokens: 16 });
 });
 
-it('an answer without figures is estimated from all that was sent', async () => {
+it('an answer without usage is estimated from everything that was sent', async () => {
   for (const wire of WIRES) {
     await using server = await openProviderServer(wire, inOrder({ answer: { text: 'Well.', usage: null } }));
     const { usage } = await ask(routerTo(wire, server.baseUrl), askFor(wire, { tools: [LONG_TOOL] }));

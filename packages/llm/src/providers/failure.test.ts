@@ -174,7 +174,7 @@ const bodies: readonly (readonly [status: number, body: unknown, code: string])[
 ];
 
 describe('the verdict on a body', () => {
-  it.each(bodies)('%i %j', (status, body, code) => {
+  it.each(bodies)('of status %i and body %j is read', (status, body, code) => {
     const error = findErrorInBody(JSON.stringify(body));
     expect(error).toBeDefined();
     const verdict = judgeFailure({ status, error });
@@ -183,7 +183,7 @@ describe('the verdict on a body', () => {
   });
 
   it.each(['', 'null', '"x"', '[]', '{}', '{"error":{}}', '{"error":', '[[1]]', '12'])(
-    '%j holds none',
+    '%j is not an error body',
     (body) => {
       expect(findErrorInBody(body)).toBeUndefined();
     },
@@ -212,11 +212,11 @@ it.each([
   [{ 'retry-after': 'soon' }, undefined],
   [{ 'retry-after': '1e3' }, undefined],
   [{}, undefined],
-])('%j asks to wait %s ms', (headers, expected) => {
+])('the headers %j ask to wait %s ms', (headers, expected) => {
   expect(readRetryAfter(new Headers(headers), 1_000)).toBe(expected);
 });
 
-it('one request above a minute’s allowance is a limit of rate that no waiting helps, also where 413 says so', () => {
+it('one request above a minute’s allowance is a rate limit that waiting cannot help, also with status 413', () => {
   const message =
     'Request too large for model `llama-3` on tokens per minute (TPM): Limit 6000, Requested 7000';
   for (const status of [413, 429])
@@ -226,7 +226,7 @@ it('one request above a minute’s allowance is a limit of rate that no waiting 
     });
 });
 
-it('a type that is the name of an inherited member is unknown like any other', () => {
+it('a type with the name of an inherited member is unknown like any other', () => {
   for (const type of ['constructor', 'toString', '__proto__'])
     expect(findStatus({ status: 200, error: { message: 'x', type } })).toBe(500);
 });

@@ -214,14 +214,14 @@ describe.each(kinds)('%s, streamed: %s:', (_name, stream, wire) => {
     },
   );
 
-  it('429 with a date', async () => {
+  it('the wait is read from a 429 with a date', async () => {
     const headers = { 'retry-after': inAnHour() };
     const error = await failWith(wire, { status: 429, error: { message: 'x' }, headers }, { stream });
     expect(error.retryAfterMs).toBeGreaterThan(3_500_000);
     expect(error.retryAfterMs).toBeLessThanOrEqual(3_600_000);
   });
 
-  it('a provider that is down can be asked again', async () => {
+  it('a provider that is down can be called again', async () => {
     const probe = createServer();
     await new Promise<void>((resolve) => probe.listen(0, '127.0.0.1', resolve));
     const address = probe.address();
@@ -243,7 +243,7 @@ describe.each(wires)('%s, in the middle of a stream:', (_name, wire) => {
   it.each([
     ['ends', 'end'],
     ['is destroyed', 'destroy'],
-  ] as const)('a stream that %s before its end has no answer', async (_how, after) => {
+  ] as const)('a stream that %s before its end is not an answer', async (_how, after) => {
     for (const frames of [1, 4]) {
       const error = await failWith(wire, { answer: ANSWER, frames, after });
       expect(error).toMatchObject({ code: 'model_unavailable', canRetry: true });
@@ -266,13 +266,13 @@ describe.each(wires)('%s, in the middle of a stream:', (_name, wire) => {
     expect(error.message).toMatch(/fell silent for 0\.2 s after [1-9]\d* bytes/);
   });
 
-  it('slow but living is fine', async () => {
+  it('a slow stream that continues is accepted', async () => {
     await using server = await openProviderServer(wire, inOrder({ answer: ANSWER, frameMs: 30 }));
     const reply = await ask(routerTo(wire, server.baseUrl, { idleTimeoutMs: 2_000 }), askFor(wire));
     expect(reply.text).toBe(ANSWER.text);
   });
 
-  it('an event that is not valid JSON', async () => {
+  it('an event that is not valid JSON fails the call', async () => {
     const after = { frame: 'data: {"type": "cut", \n\n' };
     const error = await failWith(wire, { answer: ANSWER, frames: 2, after });
     expect(error).toMatchObject({ code: 'model_failed', canRetry: true });
@@ -294,7 +294,7 @@ describe.each(wires)('%s, in the middle of a stream:', (_name, wire) => {
     [{ message: 'prompt is too long: 9 > 8', type: 'invalid_request_error' }, 'context_overflow', false],
     [{ message: 'bad', type: 'invalid_request_error' }, 'model_failed', false],
   ];
-  it.each(events)('an error event in a 200 stream: %o', async (sent, code, canRetry) => {
+  it.each(events)('an error event in a 200 stream fails the call: %o', async (sent, code, canRetry) => {
     // Anthropic's errors have no code; Google's codes are names of statuses.
     const error =
       wire.provider === 'anthropic' || wire.provider === 'google'
@@ -310,7 +310,7 @@ describe.each(wires)('%s, in the middle of a stream:', (_name, wire) => {
     }
   });
 
-  it('an abort ends the stream at once with its reason, closes the connection, and what comes then counts for nothing', async () => {
+  it('an abort ends the stream at once with its reason, closes the connection, and later data is ignored', async () => {
     await using server = await openProviderServer(wire, inOrder({ answer: ANSWER, frameMs: 40 }));
     const controller = new AbortController();
     const reason = new Error('canceled');
@@ -325,7 +325,7 @@ describe.each(wires)('%s, in the middle of a stream:', (_name, wire) => {
 
 // Mistral has no error code for it.
 it.each(wires.filter(([provider]) => provider !== 'mistral'))(
-  '%s: an answer that the filter left empty is refused, one with text is an answer',
+  '%s: an answer that the filter left empty is refused, and an answer with text is accepted',
   async (_name, wire) => {
     const error = await failWith(wire, { answer: { finish: 'content_filter' } });
     expect(error).toMatchObject({ code: 'model_refused', canRetry: false });
@@ -346,7 +346,7 @@ const refusing = WIRES.filter(({ provider }) =>
 ).flatMap((wire) => [true, false].map((stream) => [wire.provider, stream, wire] as const));
 
 it.each(refusing)(
-  '%s, streamed: %s: an answer that is a refusal fails with its words',
+  '%s, streamed: %s: an answer that is a refusal fails with its text',
   async (_name, stream, wire) => {
     const answer = { refusal: "I'm sorry, I can't help with that.", finish: 'stop' as const };
     await using server = await openProviderServer(wire, inOrder({ answer }));
@@ -362,7 +362,7 @@ it.each(refusing)(
 );
 
 describe.each(wires)('%s, before any call:', (_name, wire) => {
-  it('what is not set is named with its variable', async () => {
+  it('a missing setting is reported with its variable', async () => {
     const bare = createModelRouter();
     const failure = await failureOf(ask(bare, askFor(wire)));
     const variable = {
@@ -382,7 +382,7 @@ describe.each(wires)('%s, before any call:', (_name, wire) => {
     expect(failure.message).toContain(`${variable} is not set where this worker runs`);
   });
 
-  it('a wrong key is refused with the variable', async () => {
+  it('a wrong key is refused with the name of the variable', async () => {
     await using server = await openProviderServer(wire, inOrder({ answer: ANSWER }), { key: 'another' });
     const failure = await failureOf(ask(routerTo(wire, server.baseUrl), askFor(wire)));
     expect(failure).toMatchObject({
@@ -392,7 +392,7 @@ describe.each(wires)('%s, before any call:', (_name, wire) => {
     expect(server.requests).toEqual([]);
   });
 
-  it('a wrong base URL is named', async () => {
+  it('a wrong base URL is reported', async () => {
     await using server = await openProviderServer(wire, inOrder({ answer: ANSWER }));
     const failure = await failureOf(ask(routerTo(wire, `${server.baseUrl}/nope`), askFor(wire)));
     expect(failure).toMatchObject({ code: 'model_unknown', details: { status: 404 } });
@@ -400,13 +400,13 @@ describe.each(wires)('%s, before any call:', (_name, wire) => {
   });
 });
 
-it('openai: a response that failed without a word is no answer', async () => {
+it('openai: a response that failed without a message is not an answer', async () => {
   const frame = 'data: {"type":"response.failed","sequence_number":9,"response":{"error":null}}\n\n';
   const error = await failWith(responsesWire, { answer: ANSWER, frames: 4, after: { frame } });
   expect(error).toMatchObject({ code: 'model_unavailable', canRetry: true });
 });
 
-it('a server without a key gets none', async () => {
+it('a server without a key is sent no key', async () => {
   const wire = WIRES.find(({ provider }) => provider === 'openai-compatible');
   if (wire === undefined) throw new Error('no wire');
   await using server = await openProviderServer(wire, inOrder({ answer: ANSWER }), { key: null });

@@ -15,8 +15,8 @@ const object = (properties: JsonObject, rest: JsonObject = {}): JsonObject => ({
 });
 const text = { type: 'string' };
 
-describe('a schema', () => {
-  it('that fits stays the very object', () => {
+describe('a schema for a provider', () => {
+  it('that fits stays the same object', () => {
     const schema = object({ a: text, b: { type: 'array', items: text } }, { required: ['a'] });
     expect(fitSchema(schema)).toMatchObject({ findings: [] });
     expect(fitSchema(schema).schema).toBe(schema);
@@ -37,27 +37,32 @@ describe('a schema', () => {
       undefined,
     ],
     ['an array or null', { type: ['array', 'null'] }, { type: ['array', 'null'], items: {} }, undefined],
-    ['a schema that is true', true, {}, undefined],
+    ['a schema that is the value true', true, {}, undefined],
     ['a limit of an old draft', { type: 'number', exclusiveMinimum: true }, { type: 'number' }, undefined],
     ['an unknown type', { type: 'date' }, {}, /#\/properties\/a has the unknown type "date"/],
-    ['a reference to elsewhere', { $ref: 'https://x.example/y' }, {}, /refers to "https:\/\/x.example\/y"/],
-    ['a reference to nothing', { $ref: '#/$defs/none' }, {}, /not among its definitions/],
+    [
+      'a reference to another document',
+      { $ref: 'https://x.example/y' },
+      {},
+      /refers to "https:\/\/x.example\/y"/,
+    ],
+    ['a reference to a missing part', { $ref: '#/$defs/none' }, {}, /not among its definitions/],
     [
       'properties that are a list',
       { type: 'object', properties: [] },
       {},
       /properties that are not an object/,
     ],
-    ['no schema at all', 7, {}, /is not a schema/],
+    ['a value that is not a schema', 7, {}, /is not a schema/],
   ];
-  it.each(cases)('with %s', (_name, member, expected, finding) => {
+  it.each(cases)('is changed when it has %s', (_name, member, expected, finding) => {
     const fitted = fitSchema(object({ a: member, b: text }));
     expect(fitted.schema).toEqual(object({ a: expected, b: text }));
     expect(fitted.findings).toHaveLength(finding === undefined ? 0 : 1);
     if (finding !== undefined) expect(fitted.findings[0]).toMatch(finding);
   });
 
-  it('whose members have names that Anthropic refuses gets others, at any depth, the same each time', () => {
+  it('whose members have names that Anthropic refuses gets other names, at any depth, the same each time', () => {
     const long = 'n'.repeat(70);
     const schema = object(
       { $top: text, 'filter[id]': object({ '@type': text }, { required: ['@type'] }), [long]: text },
@@ -113,7 +118,7 @@ const parameters = fc
   .map(([properties, node]) => object(properties, { $defs: { node }, required: Object.keys(properties) }));
 
 describe.each(WIRES.map((wire) => [wire.provider, wire] as const))('%s', (provider, wire) => {
-  it('takes every tool, beside others and whatever its schema is', async () => {
+  it('accepts every tool, together with others and with any schema', async () => {
     await using server = await openProviderServer(wire, inOrder({ answer: { text: 'Well.' } }));
     const router = routerTo(wire, server.baseUrl);
     await fc.assert(
@@ -130,7 +135,7 @@ describe.each(WIRES.map((wire) => [wire.provider, wire] as const))('%s', (provid
     );
   });
 
-  it('takes a tool with a long description; where it is cut, the finding says so', async () => {
+  it('accepts a tool with a long description; when it is cut, the finding says so', async () => {
     await using server = await openProviderServer(wire, inOrder({ answer: { text: 'Well.' } }));
     const router = routerTo(wire, server.baseUrl);
     const tools = [{ name: 'long', description: `It ${'really '.repeat(200)}does.`, parameters: object({}) }];
@@ -144,12 +149,12 @@ describe.each(WIRES.map((wire) => [wire.provider, wire] as const))('%s', (provid
     expect(findings).toEqual(
       isWhole
         ? []
-        : [{ tool: 'long', message: 'its description has 1408 characters: the first 1024 are told' }],
+        : [{ tool: 'long', message: 'its description has 1408 characters: the first 1024 are sent' }],
     );
     expect(isWhole).toBe(provider !== 'openai-chat');
   });
 
-  it('has arguments under our names, in answers and in the history', async () => {
+  it('gets and returns arguments with our names, in answers and in the history', async () => {
     const tools = [
       { name: 'list', description: 'Lists.', parameters: object({ $top: { type: 'integer' }, 'a b': text }) },
     ];
@@ -180,9 +185,9 @@ describe.each(WIRES.map((wire) => [wire.provider, wire] as const))('%s', (provid
   });
 });
 
-describe('Gemini is told', () => {
+describe('Gemini gets', () => {
   const told = (schema: JsonObject) => toGeminiSchema(fitSchema(schema));
-  it('one type each, a choice of texts, and what is nested', () => {
+  it('a single type each, a choice of texts, and nested schemas', () => {
     const { schema, findings } = told(
       object({
         kind: { const: 'a' },
@@ -208,14 +213,14 @@ describe('Gemini is told', () => {
     expect(findings).toEqual(['#/list/items has no type: it is offered as text']);
   });
 
-  it('a schema that refers to itself as far as twelve levels, and the finding says so', () => {
+  it('a recursive schema up to twelve levels, and the finding says so', () => {
     const node = object({ next: { $ref: '#/$defs/node' }, name: text });
     const { schema, findings } = told({ ...node, $defs: { node } });
     expect(JSON.stringify(schema)).not.toContain('$ref');
     expect(findings.join()).toMatch(/nested too deeply or refers to itself: it is offered as text/);
   });
 
-  it('a schema that refers to itself in many places as far as it stays small, and not all of the places', () => {
+  it('a schema with many recursive places as far as it stays small, and not all of the places', () => {
     const names = ['and', 'or', 'not', 'left', 'right', 'else'];
     const node = object(Object.fromEntries(names.map((name) => [name, { $ref: '#/$defs/node' }])));
     const { schema, findings } = told({ ...node, $defs: { node } });

@@ -94,7 +94,7 @@ class Translation {
         isJsonObject(member) ? [[name, this.translate(member, `${place}/${name}`, depth + 1)] as const] : [],
     );
     if (members.length === 0) {
-      if (depth > 0) this.findings.push(`${place} names no members: Gemini is told of none`);
+      if (depth > 0) this.findings.push(`${place} declares no members: Gemini gets none`);
       return { type: 'object' };
     }
     const properties = Object.fromEntries(members);

@@ -120,7 +120,7 @@ describe.each(WIRES.map((wire) => [wire.provider, wire] as const))('%s', (_name,
   });
   afterAll(() => server[Symbol.asyncDispose]());
 
-  it('takes every history and reads the same in it', async () => {
+  it('accepts every history and reads the same in it', async () => {
     const router = routerTo(wire, server.baseUrl);
     await fc.assert(
       fc.asyncProperty(
@@ -155,7 +155,7 @@ describe.each(WIRES.map((wire) => [wire.provider, wire] as const))('%s', (_name,
   });
 });
 
-it('names on the wire are legal, told apart, reversible, and do not depend on their order', () => {
+it('names on the wire are legal, distinct and reversible, and do not depend on their order', () => {
   const anyName = fc.oneof(
     name,
     fc.stringMatching(/^[a-zA-Z0-9_.-]{1,64}$/),

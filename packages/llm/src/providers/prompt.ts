@@ -236,7 +236,7 @@ export function findUntold(tool: ToolSchema, rules: PromptRules): readonly strin
   const told = describeTool(tool, rules).length;
   const cut =
     told < description.length
-      ? [`its description has ${description.length} characters: the first ${told} are told`]
+      ? [`its description has ${description.length} characters: the first ${told} are sent`]
       : [];
   return [...fitTool(tool.parameters, rules).findings, ...cut];
 }

@@ -150,7 +150,7 @@ const deepseek: Provider = {
   hidesRefusals: true,
   callFiller: {
     text: '',
-    why: 'is the reasoning of calls that came without any',
+    why: 'is the reasoning of calls that arrived without reasoning',
     isNeeded: (message) =>
       callPartsOf(message).length > 0 &&
       message.role === 'assistant' &&

@@ -35,7 +35,7 @@ const optionsIn = (parts: readonly ProviderPart[]) =>
   parts.flatMap(({ kind, options }) => (options === undefined ? [] : [[kind, options]]));
 
 describe.each(kinds)('an answer of %s, streamed: %s,', (provider, stream, wire) => {
-  it('has its text, its reasoning apart, its calls in order under our names, and what it cost', async () => {
+  it('has its text, its separate reasoning, its calls in order with our names, and its cost', async () => {
     // The others do not report it.
     const written = provider === 'anthropic' ? { cacheWrite: 200 } : {};
     const usage = { input: 1000, output: 70, cached: 600, ...written, reasoning: 30 };
@@ -86,11 +86,11 @@ describe.each(kinds)('an answer of %s, streamed: %s,', (provider, stream, wire) 
     });
   });
 
-  it.each(['stop', 'length'] as const)('says why it ended: %s', async (finish) => {
+  it.each(['stop', 'length'] as const)('gives the reason of its end: %s', async (finish) => {
     expect(await replyTo(wire, { text: 'Well.', finish }, stream)).toMatchObject({ finishReason: finish });
   });
 
-  it('without figures gets estimated ones that say so', async () => {
+  it('without usage gets estimated usage that says so', async () => {
     const { usage } = await replyTo(wire, { text: 'A text of some length.', usage: null }, stream);
     expect(usage).toMatchObject({ isEstimated: true });
     expect(usage.inputTokens).toBeGreaterThan(5);
@@ -118,7 +118,7 @@ const chats = kinds.filter(([provider]) =>
 );
 
 it.each(chats)(
-  '%s, streamed: %s: an answer that ends with an error is none, and can be tried again',
+  '%s, streamed: %s: an answer that ends with an error is not an answer, and can be tried again',
   async (_name, stream, wire) => {
     await expect(replyTo(broken(wire), { text: 'To begin with' }, stream)).rejects.toMatchObject({
       code: 'model_unavailable',
@@ -133,7 +133,7 @@ const asText = kinds.filter(
   ([provider, stream]) => provider !== 'google' && (provider !== 'anthropic' || stream),
 );
 
-it.each(asText)('%s, streamed: %s: arguments come as the model wrote them', async (_name, stream, wire) => {
+it.each(asText)('%s, streamed: %s: arguments arrive as the model wrote them', async (_name, stream, wire) => {
   const written = [
     '{ "path" : "src" ,"path":"lib"}',
     '{"path": "sr',
@@ -150,7 +150,7 @@ it.each(asText)('%s, streamed: %s: arguments come as the model wrote them', asyn
 });
 
 it.each(WIRES.map((wire) => [wire.provider, wire] as const))(
-  '%s: a step without tools declares those of its history and forbids them; without such a history it declares none',
+  '%s: a step without tools declares the tools of its history and forbids them; without such a history it declares none',
   async (_name, wire) => {
     await using server = await openProviderServer(wire, inOrder({ answer: { text: 'Well.' } }));
     const router = routerTo(wire, server.baseUrl);

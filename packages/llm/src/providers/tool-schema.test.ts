@@ -10,13 +10,13 @@ import { toObjectSchema } from './tool-schema.js';
 const text = { type: 'string' };
 
 describe('tool parameters', () => {
-  it('that are alternatives of themselves are read to an end', () => {
+  it('with recursive alternatives are read completely', () => {
     const own = { type: 'object', properties: { a: text } };
     const schema = { anyOf: [own, ...Array.from({ length: 8 }, () => ({ $ref: '#' }))] };
     expect(toObjectSchema(schema)).toEqual({ type: 'object', properties: { a: text } });
   });
 
-  it('that fit stay the very object', () => {
+  it('that fit stay the same object', () => {
     const schema = { type: 'object', properties: { a: text }, required: ['a'], additionalProperties: false };
     expect(toObjectSchema(schema)).toBe(schema);
   });
@@ -28,7 +28,7 @@ describe('tool parameters', () => {
       { type: 'object', additionalProperties: false },
       { type: 'object', properties: {}, additionalProperties: false },
     ],
-    ['that are no schema', 'x', { type: 'object', properties: {} }],
+    ['that are not a schema', 'x', { type: 'object', properties: {} }],
     ['of a text', { type: 'string' }, { type: 'object', properties: {} }],
     [
       'of a union: all members, only common ones required',
@@ -58,7 +58,7 @@ describe('tool parameters', () => {
       { type: 'object', properties: { a: text, b: text }, required: ['a', 'b'] },
     ],
     [
-      'of an object with alternatives beside its members',
+      'of an object with additional alternatives',
       {
         type: 'object',
         properties: { a: text },
@@ -68,7 +68,7 @@ describe('tool parameters', () => {
       { type: 'object', properties: { a: text, b: text }, required: ['a', 'b'] },
     ],
     [
-      'behind a reference keep their definitions',
+      'below a reference keep their definitions',
       {
         $schema: 'x',
         $ref: '#/$defs/node',
@@ -80,9 +80,9 @@ describe('tool parameters', () => {
         $defs: { node: { type: 'object', properties: { next: { $ref: '#/$defs/node' } } } },
       },
     ],
-    ['that refer to themselves alone', { $ref: '#' }, { type: 'object', properties: {} }],
+    ['that refer only to themselves', { $ref: '#' }, { type: 'object', properties: {} }],
   ];
-  it.each(cases)('%s', (_name, schema, expected) => {
+  it.each(cases)('are changed: %s', (_name, schema, expected) => {
     expect(toObjectSchema(schema)).toEqual(expected);
   });
 
@@ -100,7 +100,7 @@ describe('tool parameters', () => {
 });
 
 it.each(WIRES.map((wire) => [wire.provider, wire] as const))(
-  'tape.handoff reaches %s with the schema of the handoff architecture, to the letter',
+  'tape.handoff reaches %s with the exact schema of the handoff architecture',
   async (name, wire) => {
     await using server = await openProviderServer(wire, inOrder({ answer: { text: 'Well.' } }));
     await ask(routerTo(wire, server.baseUrl), askFor(wire, { tools: [TAPE_HANDOFF] }));

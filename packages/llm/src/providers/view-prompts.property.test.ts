@@ -24,7 +24,7 @@ const tools: readonly ToolSchema[] = ['list', 'read', 'tape.handoff', 'submit_re
 const MODELS = { google: 'gemini-3-pro', openai: 'gpt-5', 'openai-chat': 'gpt-5' } as const;
 
 describe.each(WIRES.map((wire) => [wire.provider, wire] as const))('%s', (provider, wire) => {
-  it('takes every prompt of every history', { timeout: 120_000 }, async () => {
+  it('accepts every prompt of every history', { timeout: 120_000 }, async () => {
     await using server = await openProviderServer(wire, inOrder({ answer: { text: 'Well.' } }));
     const router = routerTo(wire, server.baseUrl);
     const model = provider in MODELS ? MODELS[provider as keyof typeof MODELS] : 'model-1';

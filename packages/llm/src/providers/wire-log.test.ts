@@ -70,21 +70,24 @@ function logOf({ method, path, headers, body }: ServedRequest): string {
   return [`${method} ${path}`, ...lines, '', JSON.stringify(body, null, 2), ''].join('\n');
 }
 
-it.each(WIRES.map((wire) => [wire.provider, wire] as const))('the wire log of %s', async (name, wire) => {
-  await using server = await openProviderServer(wire, inOrder({ answer: { text: 'Well.' } }));
-  const router = routerTo(wire, server.baseUrl);
-  const model = MODELS[name];
-  const steps: readonly ModelRequest[] = [
-    askFor(wire, { model, messages: first, settings: { temperature: 0, max_output_tokens: 500 } }),
-    askFor(wire, { model, messages: second, step: 2, tools: TOOLS.slice(0, 1) }),
-    askFor(wire, { model, messages: third, step: 3, tools: [], settings: { stream: false } }),
-  ];
-  for (const step of steps) await ask(router, step);
-  expect(server.refusals).toEqual([]);
-  const log = server.requests.map(logOf).join('\n');
-  expect(log).not.toContain(SERVER_KEY);
-  await expect(log).toMatchFileSnapshot(`../fixtures/wire/${name}.http`);
-});
+it.each(WIRES.map((wire) => [wire.provider, wire] as const))(
+  'the wire log of %s is as recorded',
+  async (name, wire) => {
+    await using server = await openProviderServer(wire, inOrder({ answer: { text: 'Well.' } }));
+    const router = routerTo(wire, server.baseUrl);
+    const model = MODELS[name];
+    const steps: readonly ModelRequest[] = [
+      askFor(wire, { model, messages: first, settings: { temperature: 0, max_output_tokens: 500 } }),
+      askFor(wire, { model, messages: second, step: 2, tools: TOOLS.slice(0, 1) }),
+      askFor(wire, { model, messages: third, step: 3, tools: [], settings: { stream: false } }),
+    ];
+    for (const step of steps) await ask(router, step);
+    expect(server.refusals).toEqual([]);
+    const log = server.requests.map(logOf).join('\n');
+    expect(log).not.toContain(SERVER_KEY);
+    await expect(log).toMatchFileSnapshot(`../fixtures/wire/${name}.http`);
+  },
+);
 
 it('siblings of a fork share the marked beginning of their prompts at Anthropic', async () => {
   const wire = WIRES.find(({ provider }) => provider === 'anthropic');

@@ -40,7 +40,7 @@ async function failureOf(work: Promise<unknown>): Promise<KernelError> {
 }
 
 describe.each(['2025', '2026'] as const)('a server of the revision of %s', (revision) => {
-  test('brings its tools; headers have values of the environment', async () => {
+  test('provides its tools, and headers get values of the environment', async () => {
     await using server = await httpServer(revision);
     const servers = open({ url: server.url, headers: { Authorization: `Bearer $\{TOKEN}` } });
     expect(await call(servers, 'web.add', { a: 2, b: 3 })).toEqual({ sum: 5 });
@@ -52,7 +52,7 @@ describe.each(['2025', '2026'] as const)('a server of the revision of %s', (revi
     expect(servers.get('web')?.era).toBe(revision === '2025' ? 'legacy' : 'modern');
   });
 
-  test('is used again after it was started again, and its tools stay meanwhile', async () => {
+  test('is used again after a restart, and its tools stay available meanwhile', async () => {
     let now = 0;
     const first = await httpServer(revision);
     const servers = open({ url: first.url }, () => now);
@@ -68,7 +68,7 @@ describe.each(['2025', '2026'] as const)('a server of the revision of %s', (revi
   });
 });
 
-test('a server that forgot the session is asked again with a new one', async () => {
+test('a server that has lost the session is called again with a new session', async () => {
   const first = await httpServer('2025');
   const servers = open({ url: first.url });
   await call(servers, 'web.add', { a: 1, b: 1 });
@@ -171,7 +171,7 @@ test.each<[string, (response: ServerResponse) => unknown]>([
 test.each<[string, RequestListener]>([
   ['a page', (_request, response) => response.setHeader('content-type', 'text/html').end('<html>hello')],
   ['an error', (_request, response) => response.writeHead(500).end('no')],
-  ['a wish for a key', (_request, response) => response.writeHead(401).end('no')],
+  ['a demand for a key', (_request, response) => response.writeHead(401).end('no')],
   [
     'a redirect elsewhere',
     (_request, response) => response.writeHead(307, { location: 'http://169.254.169.254/' }).end(),
@@ -199,14 +199,17 @@ test.each<[string, RequestListener]>([
     },
   ],
   ['nothing', () => undefined],
-])('a server that answers with %s cannot be reached, and nobody waits for it', async (_what, listener) => {
-  await using server = await plain(listener);
-  const servers = open({ url: server.url });
-  expect((await tools(servers)).map(({ name }) => name)).toEqual(['web.unavailable']);
-  await waitFor(() => events.includes('mcp.unavailable'), { message: 'the reason is in the log' });
-});
+])(
+  'a server that answers with %s counts as unreachable, and no call waits for it',
+  async (_what, listener) => {
+    await using server = await plain(listener);
+    const servers = open({ url: server.url });
+    expect((await tools(servers)).map(({ name }) => name)).toEqual(['web.unavailable']);
+    await waitFor(() => events.includes('mcp.unavailable'), { message: 'the reason is in the log' });
+  },
+);
 
-test('an address that is not public is refused at the connection too', async () => {
+test('an address that is not public is also refused at the connection', async () => {
   await using server = await httpServer('2026');
   const url = `http://localhost:${server.port}/mcp`;
   // A program without types may pass values that were not checked.

@@ -116,7 +116,7 @@ export class McpServer {
         return this.#list;
       }
       this.#isStale = true;
-      const failure = this.#failed(error, 'has not told its tools');
+      const failure = this.#failed(error, 'has not listed its tools');
       await connection.giveUp();
       throw failure;
     }

@@ -47,7 +47,7 @@ async function failureOf(work: Promise<unknown>): Promise<KernelError> {
 }
 
 describe('the official servers', () => {
-  test('bring their tools, and their results become JSON', async () => {
+  test('provide their tools, and their results become JSON', async () => {
     const servers = open({ all: everything() });
     const tools = await servers.toolsOf(['all'], never);
     expect(namesOf(tools)).toContain('all.echo');
@@ -59,7 +59,7 @@ describe('the official servers', () => {
     expect(find(await servers.toolsOf(['all'], never), 'all.echo')).toBe(find(tools, 'all.echo'));
   });
 
-  test('read and write files, in the folder that the entry gives', async () => {
+  test('read and write files in the folder of their entry', async () => {
     const folder = newFolder();
     writeFileSync(join(folder, 'a.txt'), 'in a file');
     const servers = open({
@@ -86,7 +86,7 @@ describe('the official servers', () => {
 });
 
 describe.each(['plain', 'stays'])('a server of the kind %s', (mode) => {
-  test('ends when the servers are closed, with all that it has started', async () => {
+  test('ends with all its child processes when the servers are closed', async () => {
     const raw = rawServer(mode);
     const servers = open({ raw: raw.entry });
     await servers.toolsOf(['raw'], never);
@@ -99,7 +99,7 @@ describe.each(['plain', 'stays'])('a server of the kind %s', (mode) => {
 });
 
 describe('a server that ends', () => {
-  test('is started again by whoever needs it next, and a call that it cut off has an unknown outcome', async () => {
+  test('is started again by the next call, and an interrupted call has an unknown outcome', async () => {
     const raw = rawServer('dies');
     const servers = open({ raw: raw.entry });
     const tools = await servers.toolsOf(['raw'], never);
@@ -109,7 +109,7 @@ describe('a server that ends', () => {
     expect(raw.pids().length).toBe(before + 1);
   });
 
-  test('keeps its tools while it is away, and is tried again after a pause that grows', async () => {
+  test('keeps its tools while it is away, and is tried again after growing pauses', async () => {
     let now = 0;
     const folder = newFolder();
     const script = join(folder, 'server.mjs');
@@ -133,7 +133,7 @@ describe('a server that ends', () => {
     expect(await run(find(tools, 'raw.work'))).toBe('did work');
   });
 
-  test('cannot be reached at all: one tool says so, and looks again', async () => {
+  test('and cannot be reached at all is represented by one tool, which says so and tries again', async () => {
     let now = 0;
     const servers = open(
       { raw: rawServer('exits').entry, gone: { command: '/no/such/command' } },
@@ -152,15 +152,15 @@ describe('a server that ends', () => {
     expect(JSON.stringify(tools)).not.toContain('folder');
   });
 
-  test('needs a variable that is not set: its name is told', async () => {
+  test('that needs an unset variable is reported with the name of the variable', async () => {
     const servers = open({ raw: { ...rawServer('plain').entry, env: { GIVEN: `$\{NOT_SET}` } } });
     const [tool] = await servers.toolsOf(['raw'], never);
     expect(tool?.description).toContain('needs the variable NOT_SET');
   });
 });
 
-describe('what a child knows of this process', () => {
-  test('is what its entry gives it, and PATH and its like', async () => {
+describe('the environment of a child process', () => {
+  test('consists of its entry, PATH and similar variables', async () => {
     process.env.BOXCAR_TEST_ONLY_SECRET = 'secret-of-this-process';
     try {
       const servers = open(
@@ -181,7 +181,7 @@ describe('what a child knows of this process', () => {
     }
   });
 
-  test('is masked where a result shows it', async () => {
+  test('is masked in a result', async () => {
     const env = { OTHER: 'a-key-of-the-operator' };
     const servers = open({ raw: { ...rawServer('secret').entry, env: { GIVEN: `$\{OTHER}` } } }, { env });
     const result = await run(find(await servers.toolsOf(['raw'], never), 'raw.work'));
@@ -192,7 +192,7 @@ describe('what a child knows of this process', () => {
     ['secret-failure', 'the key is [secret: OTHER]'],
     ['secret-error', 'the key is [secret: OTHER]'],
     ['secret-late', '[secret: O'],
-  ])('is masked where a call of the kind %s shows it', async (mode, shown) => {
+  ])('is masked in a call of the kind %s', async (mode, shown) => {
     const env = { OTHER: 'a-key-of-the-operator' };
     const servers = open({ raw: { ...rawServer(mode).entry, env: { GIVEN: `$\{OTHER}` } } }, { env });
     const work = find(await servers.toolsOf(['raw'], never), 'raw.work');
@@ -213,7 +213,7 @@ describe('what a child knows of this process', () => {
 });
 
 describe('a hostile server', () => {
-  test.each(['garbage', 'endless', 'silent'])('that sends %s costs no more than its time', async (mode) => {
+  test.each(['garbage', 'endless', 'silent'])('that sends %s costs only its time', async (mode) => {
     const raw = rawServer(mode);
     const servers = open(
       { raw: raw.entry, good: rawServer('plain').entry },
@@ -226,7 +226,7 @@ describe('a hostile server', () => {
     await waitFor(() => raw.pids().every((pid) => !isAlive(pid)), { message: 'its children have ended' });
   });
 
-  test('that starts slowly does not hold up a step', async () => {
+  test('that starts slowly does not delay a step', async () => {
     const servers = open({ raw: rawServer('silent').entry }, { waitMs: 10 });
     expect((await servers.toolsOf(['raw'], never))[0]?.description).toContain('still starting');
   });
@@ -241,13 +241,13 @@ describe('a hostile server', () => {
     expect(namesOf(await servers.toolsOf(['large'], never))).toEqual(['large.work', 'large.safe']);
   });
 
-  test('that has a thousand tools brings 256, and says which it left out', async () => {
+  test('with a thousand tools provides 256, and reports the others as left out', async () => {
     const servers = open({ raw: rawServer('many').entry });
     expect(await servers.toolsOf(['raw'], never)).toHaveLength(256);
     expect(servers.get('raw')?.known?.leftOut).toHaveLength(744);
   });
 
-  test('that has odd names brings names that models accept, and none twice', async () => {
+  test('with strange names provides distinct names that models accept', async () => {
     const servers = open({ raw: rawServer('names').entry });
     const names = namesOf(await servers.toolsOf(['raw'], never));
     expect(names).toHaveLength(4);
@@ -255,7 +255,7 @@ describe('a hostile server', () => {
     expect(servers.get('raw')?.known?.leftOut.map(({ tool }) => tool)).toEqual(['twice', 'twice']);
   });
 
-  test('that has schemas nobody can read still has its tools, and linear patterns', async () => {
+  test('with unreadable schemas still has its tools, and linear patterns', async () => {
     const servers = open({ raw: rawServer('schemas').entry });
     const tools = await servers.toolsOf(['raw'], never);
     expect(namesOf(tools)).toEqual(['raw.draft4', 'raw.broken', 'raw.slow', 'raw.draft7']);
@@ -268,7 +268,7 @@ describe('a hostile server', () => {
     expect([draft7.safeParse({}).success, draft7.safeParse({ n: 1 }).success]).toEqual([false, true]);
   });
 
-  test('that never answers is told when nobody waits any more', async () => {
+  test('that never answers is told when no caller waits any more', async () => {
     const raw = rawServer('never');
     const servers = open({ raw: raw.entry });
     const work = find(await servers.toolsOf(['raw'], never), 'raw.work');
@@ -280,14 +280,14 @@ describe('a hostile server', () => {
     await waitFor(() => raw.notes().includes('cancelled'), { message: 'it knows' });
   });
 
-  test('that answers with a result that is not valid gives a readable error', async () => {
+  test('that returns an invalid result gives a readable error', async () => {
     const servers = open({ raw: rawServer('wrong').entry });
     const work = find(await servers.toolsOf(['raw'], never), 'raw.work');
     expect(await failureOf(run(work))).toMatchObject({ code: 'tool_failed' });
   });
 });
 
-test('a server that does one thing at a time keeps its connection, and its list is asked for later', async () => {
+test('a server that does one thing at a time keeps its connection, and its list is read later', async () => {
   let now = 0;
   const raw = rawServer('busy');
   const servers = open({ raw: raw.entry }, { now: () => now });

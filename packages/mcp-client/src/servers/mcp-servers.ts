@@ -108,7 +108,7 @@ async function inTime<T>(work: Promise<T>, withinMs: number, signal: AbortSignal
   let timer: NodeJS.Timeout | undefined;
   let stop: (() => void) | undefined;
   const over = new Promise<never>((_resolve, reject) => {
-    timer = setTimeout(() => reject(new Error('not in time')), withinMs);
+    timer = setTimeout(() => reject(new Error('it took too long')), withinMs);
     stop = () => reject(signal.reason);
     signal.addEventListener('abort', stop, { once: true });
   });

@@ -27,7 +27,7 @@ function failureOf(work: () => unknown): KernelError {
   throw new Error('it did not fail');
 }
 
-test('a file of YAML or JSON has an entry for each server', () => {
+test('a file in YAML or JSON has an entry for each server', () => {
   const servers = parseServers(YAML, 'servers.yaml');
   expect([...servers]).toEqual([
     [
@@ -56,7 +56,7 @@ test('a file of YAML or JSON has an entry for each server', () => {
   expect(parseServers('# none yet\n', 'servers.yaml').size).toBe(0);
 });
 
-test('everything that is wrong is named at once, with its place, and no value is repeated', () => {
+test('all findings are reported at once with their places, and no value is repeated', () => {
   const text = `a.b: { command: x }
 both: { command: x, url: "https://h/" }
 none: { args: [x] }
@@ -92,12 +92,12 @@ words: text
   expect(message).not.toContain('word-that-is-secret');
 });
 
-test('an address that is not public is taken where the entry allows it', () => {
+test('an address that is not public is accepted when the entry allows it', () => {
   const url = 'http://127.0.0.1:9/mcp';
   expect(checkServers({ near: { url, allow_private: true } }).get('near')).toMatchObject({ url });
 });
 
-test('a file that is not there is named with its variable', () => {
+test('a missing file is reported with its variable', () => {
   const file = join(mkdtempSync(join(tmpdir(), 'boxcar-mcp-')), 'none.yaml');
   const { code, message } = failureOf(() => readServersFile(file));
   expect([code, message.includes('ENOENT'), message.includes('BOXCAR_MCP_SERVERS')]).toEqual([

@@ -6,7 +6,7 @@ import { toResult } from './result.js';
 const text = (words: string) => ({ type: 'text' as const, text: words });
 const resultOf = (result: Partial<CallToolResult>) => toResult('s.t', { content: [], ...result });
 
-test('texts are joined, and what is not a text is a note', () => {
+test('texts are joined, and other parts become notes', () => {
   const data = Buffer.alloc(300).toString('base64');
   expect(
     resultOf({
@@ -34,19 +34,19 @@ test('texts are joined, and what is not a text is a note', () => {
 describe('structured content', () => {
   const structuredContent = { n: 1 };
 
-  test('is the result where the text repeats it, or where there is none', () => {
+  test('is the result when the text repeats it, or when there is no text', () => {
     expect(resultOf({ content: [text('{ "n": 1 }')], structuredContent })).toEqual({ n: 1 });
     expect(resultOf({ structuredContent })).toEqual({ n: 1 });
   });
 
-  test('is beside a text that says something else', () => {
+  test('is kept next to a text that differs', () => {
     expect(resultOf({ content: [text('one')], structuredContent })).toEqual({
       text: 'one',
       structured: { n: 1 },
     });
   });
 
-  test('is left out where it is too large', () => {
+  test('is left out when it is too large', () => {
     const large = { words: 'x'.repeat(300_000) };
     expect(resultOf({ content: [text('short')], structuredContent: large })).toEqual({
       text: 'short',
@@ -55,7 +55,7 @@ describe('structured content', () => {
   });
 });
 
-test('an error of the server is a failure with its words, cut where they are long', () => {
+test('an error of the server is a failure with its message, which is cut when it is long', () => {
   const failureOf = (result: Partial<CallToolResult>): KernelError => {
     try {
       resultOf({ ...result, isError: true });

@@ -34,7 +34,7 @@ async function ask(): Promise<{ readonly session_key: string; readonly ticket_id
   return { session_key, ticket_id: String((body.handoff as JsonObject).ticket_id) };
 }
 
-test('the operator lists tickets and approves one, and with that the target reads the session', async () => {
+test('the operator lists tickets and approves one, and then the target reads the session', async () => {
   const { session_key, ticket_id } = await ask();
   expect((await call('list_approvals', { status: 'pending' })).body).toMatchObject({
     success: true,
@@ -88,7 +88,7 @@ test('another project sees no ticket', async () => {
   });
 });
 
-test('handoffs are listed for the operator, and for the agent that has asked for them', async () => {
+test('handoffs are listed for the operator, and for the agent that requested them', async () => {
   const { session_key } = await ask();
   await call('register_session', { session_key: `${session_key}-more` }, { as: 'ada' });
   expect((await call('list_handoffs', { limit: 1 })).body).toMatchObject({
@@ -106,7 +106,7 @@ test('handoffs are listed for the operator, and for the agent that has asked for
 });
 
 test.each([
-  ['no decision', 'decide_approval', { ticket_id: 'x' }, 'VALIDATION_ERROR'],
+  ['a missing decision', 'decide_approval', { ticket_id: 'x' }, 'VALIDATION_ERROR'],
   ['another decision', 'decide_approval', { ticket_id: 'x', decision: 'maybe' }, 'VALIDATION_ERROR'],
   ['an unknown status', 'list_approvals', { status: 'x' }, 'VALIDATION_ERROR'],
   ['a wrong cursor', 'list_handoffs', { cursor: 'x' }, 'VALIDATION_ERROR'],

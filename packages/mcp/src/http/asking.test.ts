@@ -61,7 +61,7 @@ async function connect(kind: ClientKind, asked: string[]): Promise<McpClient> {
   return client;
 }
 
-test.each(CLIENTS)('client %s: a person who approves passes the session on', async (kind) => {
+test.each(CLIENTS)('client %s: a person who approves hands the session on', async (kind) => {
   const asked: string[] = [];
   const client = await connect(kind, asked);
   const session_key = `s ${kind}`;

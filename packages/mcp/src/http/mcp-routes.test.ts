@@ -90,8 +90,8 @@ describe('clients', () => {
   });
 });
 
-describe('sessions', () => {
-  test('a session belongs to the key that has opened it', async () => {
+describe('MCP sessions over HTTP', () => {
+  test('belong to the key that has opened them', async () => {
     const session = await initialize();
     const another = await stage.key();
     expect((await ping(session)).status).toBe(200);
@@ -108,7 +108,7 @@ describe('sessions', () => {
     expect((await ping(session)).status).toBe(200);
   });
 
-  test('a client ends its session, and every request of it is 404 from then on', async () => {
+  test('are ended by the client, and every later request of the session is 404', async () => {
     const session = await initialize();
     const gone = await fetch(stage.url, {
       method: 'DELETE',
@@ -118,7 +118,7 @@ describe('sessions', () => {
     expect((await ping(session)).status).toBe(404);
   });
 
-  test('an idle session ends, and one with an open stream does not', async () => {
+  test('end when they are idle, unless they have an open stream', async () => {
     const other = await second({ idleMs: 1, checkMs: 20 });
     const idle = await initialize({ url: other.url });
     // On a busy machine a session may end before its stream is open.
@@ -139,7 +139,7 @@ describe('sessions', () => {
     await stream.body?.cancel();
   });
 
-  test('streams and sessions of a key end when it is revoked', async () => {
+  test('end with their streams when their key is revoked', async () => {
     const other = await second({ checkMs: 20 });
     const own = await stage.key();
     const session = await initialize({ url: other.url, as: own });
@@ -155,7 +155,7 @@ describe('sessions', () => {
     expect((await ping(session, { url: other.url, as: own })).status).toBe(401);
   });
 
-  test('a server that stops ends open streams at once', async () => {
+  test('have their open streams ended at once when the server stops', async () => {
     const other = await second({});
     const session = await initialize({ url: other.url });
     const stream = await fetch(other.url, {
@@ -167,7 +167,7 @@ describe('sessions', () => {
   });
 });
 
-test('what is told while a client goes on with the stream of a call waits for the stream of its session', async () => {
+test('keep a message for their own stream while the client resumes the stream of a call', async () => {
   let finish = (): void => undefined;
   const { url } = await second({
     createServer: (scope) => {
@@ -212,7 +212,7 @@ test('what is told while a client goes on with the stream of a call waits for th
 });
 
 describe('limits of a key', () => {
-  test('sessions, streams and requests beyond the limit are 429, and other keys are not touched', async () => {
+  test('answer 429 to sessions, streams and requests beyond the limit, and do not affect other keys', async () => {
     const other = await second({ limits: { sessions: 2, streams: 1, requests: 1 } });
     const { url } = other;
     const session = await initialize({ url });
@@ -232,7 +232,7 @@ describe('limits of a key', () => {
     await initialize({ url });
   });
 
-  test('a session of a client that has vanished ends for another one of its key, and one with a stream does not', async () => {
+  test('end a session of a vanished client for a new session of its key, but not a session with a stream', async () => {
     const other = await second({ limits: { sessions: 2 }, replaceMs: 0 });
     const { url } = other;
     const [used, unused] = [await initialize({ url }), await initialize({ url })];
@@ -246,7 +246,7 @@ describe('limits of a key', () => {
     await stream.body?.cancel();
   });
 
-  test('each message of a batch counts', async () => {
+  test('count each message of a batch', async () => {
     const { url } = await second({ limits: { requests: 4 } });
     const session = await initialize({ url });
     const batch = (count: number) =>
@@ -265,7 +265,7 @@ describe('limits of a key', () => {
     }
   });
 
-  test('an open request counts until its answer has been read', async () => {
+  test('count an open request until its answer has been read', async () => {
     const other = await second({ limits: { requests: 1 } });
     const { url } = other;
     const session = await initialize({ url });
@@ -291,17 +291,17 @@ describe('limits of a key', () => {
   });
 });
 
-describe('bad input', () => {
-  test('a key without the scope, and no key, are refused by the frame', async () => {
+describe('bad input over HTTP:', () => {
+  test('a request without a key, or with a key without the scope, is refused by the frame', async () => {
     const narrow = await stage.key({ scopes: ['handoffs:read'] });
     expect((await send(INITIALIZE, { as: narrow })).status).toBe(403);
     expect((await fetch(stage.url, { method: 'POST', headers: HEADERS, body: '{}' })).status).toBe(401);
   });
 
   test.each([
-    ['no JSON', '{', 400, -32700],
-    ['nothing', '', 400, -32700],
-    ['no message', '{"a":1}', 400, -32600],
+    ['a body that is not JSON', '{', 400, -32700],
+    ['an empty body', '', 400, -32700],
+    ['a body that is not a message', '{"a":1}', 400, -32600],
     ['a request outside a session', '{"jsonrpc":"2.0","id":1,"method":"ping"}', 400, -32000],
   ])('%s is answered by the protocol', async (_what, body, status, code) => {
     const answer = await send(body);
@@ -311,12 +311,12 @@ describe('bad input', () => {
     ]);
   });
 
-  test('another content type is 415, and a body beyond 8 MiB is 413', async () => {
+  test('a request with another content type is 415, and a body over 8 MiB is 413', async () => {
     expect((await send('{}', { headers: { 'content-type': 'text/plain' } })).status).toBe(415);
     expect((await send(JSON.stringify('x'.repeat(8 * 1024 * 1024)))).status).toBe(413);
   });
 
-  test('1 MiB of content arrives however JSON writes it, and one byte more is refused', async () => {
+  test('1 MiB of content is accepted in any JSON spelling, and a byte more is refused', async () => {
     const client = await openClient(stage.url, key);
     const update = async (content: string) => {
       const entry = { session_key: 'large', context_type: 'message', content };
@@ -351,7 +351,7 @@ describe('bad input', () => {
     }
   });
 
-  test('an unknown revision is refused with the revisions that are served', async () => {
+  test('an unknown revision is refused with the list of served revisions', async () => {
     const answer = await send(
       {
         jsonrpc: '2.0',

@@ -16,7 +16,7 @@ const WITHOUT_FIXTURES = [
   'dns-rebinding-protection',
 ];
 
-test('each scenario without fixtures passes', async () => {
+test('every scenario without fixtures passes', async () => {
   await using database = await testDatabase();
   const env = { DATABASE_URL: database.url };
   await using migrated = spawnNode(CLI, ['migrate'], env);

@@ -11,7 +11,7 @@ async function replay(events: SessionEvents, after: string): Promise<readonly un
   return sent;
 }
 
-test('a reader goes on in its stream after the message that it has read', async () => {
+test('a reader continues in its stream after the last message that it has read', async () => {
   const events = new SessionEvents();
   const first = await events.storeEvent('a', message(1));
   await events.storeEvent('b', message(2));
@@ -22,7 +22,7 @@ test('a reader goes on in its stream after the message that it has read', async 
     expect([id, await events.getStreamIdForEventId(id)]).toEqual([id, undefined]);
 });
 
-test('the oldest messages are given up, the newest is kept whatever its size', async () => {
+test('the oldest messages are dropped, and the newest is kept whatever its size', async () => {
   const events = new SessionEvents();
   for (let n = 0; n < 1_000; n += 1) await events.storeEvent('a', message(n));
   expect((await replay(events, '0_a')).length).toBe(256);
@@ -30,7 +30,7 @@ test('the oldest messages are given up, the newest is kept whatever its size', a
   expect((await replay(events, '0_a')).length).toBe(1);
 });
 
-test('messages that nobody has read wait for the stream to be opened', async () => {
+test('unread messages wait until the stream is opened', async () => {
   const events = new SessionEvents();
   expect(events.lastReadId).toBeUndefined();
   await events.storeEvent('_GET_stream', message(1));

@@ -69,7 +69,7 @@ export class SessionEvents implements EventStore {
     { send }: { readonly send: (eventId: string, message: JSONRPCMessage) => Promise<void> },
   ): Promise<string> {
     const last = this.#read(lastEventId);
-    if (last === undefined) throw new Error('the id of an event that this session has not sent');
+    if (last === undefined) throw new Error('this session has not sent an event with this id');
     // The first event of a stream has only an id.
     for (const { n, streamId, message } of [...this.#kept])
       if (streamId === last.streamId && n > last.n && 'jsonrpc' in message)

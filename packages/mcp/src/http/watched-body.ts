@@ -68,7 +68,7 @@ class WatchedBody {
     if (this.#isOver) return;
     this.#watch.onStall();
     this.#end();
-    const error = new Error('the reader of an answer takes nothing');
+    const error = new Error('the reader of an answer reads nothing');
     controller.error(error);
     this.#reader.cancel(error).catch(() => undefined);
   }

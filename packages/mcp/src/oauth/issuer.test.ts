@@ -39,8 +39,8 @@ async function reasonOf(name: string): Promise<string> {
   }
 }
 
-describe('metadata', () => {
-  test('are looked for where MCP says', () => {
+describe('the metadata of an issuer', () => {
+  test('are searched at the addresses that MCP defines', () => {
     expect(metadataUrlsOf('https://id.example')).toEqual([
       'https://id.example/.well-known/oauth-authorization-server',
       'https://id.example/.well-known/openid-configuration',
@@ -59,7 +59,7 @@ describe('metadata', () => {
     ['/tenant', '/.well-known/oauth-authorization-server/tenant'],
     ['/tenant', '/.well-known/openid-configuration/tenant'],
     ['/tenant', '/tenant/.well-known/openid-configuration'],
-  ])('of an issuer with the path "%s" are found at %s', async (path, metadataPath) => {
+  ])('with the path "%s" are found at %s', async (path, metadataPath) => {
     const issuer = await start(path);
     issuer.metadataPath = metadataPath;
     expect(await judge(new Issuer(issuer.url), await issuer.token())).toBe('good');
@@ -67,8 +67,8 @@ describe('metadata', () => {
   });
 
   test.each<[string, (answer: ServerResponse) => void]>([
-    ['says no with another status', (answer) => void answer.writeHead(405).end()],
-    ['answers everything with a page', (answer) => void answer.writeHead(200).end('<html>')],
+    ['answers with another error status', (answer) => void answer.writeHead(405).end()],
+    ['answers everything with a web page', (answer) => void answer.writeHead(200).end('<html>')],
     ['fails', (answer) => void answer.writeHead(500).end()],
     ['leads elsewhere', (answer) => void answer.writeHead(302, { location: '/' }).end()],
     [
@@ -85,7 +85,7 @@ describe('metadata', () => {
     expect(await judge(new Issuer(issuer.url), await issuer.token())).toBe('good');
   });
 
-  test('that name another issuer do not count', async () => {
+  test('are ignored when they name another issuer', async () => {
     const issuer = await start();
     issuer.calledIssuer = 'https://other.example';
     expect(await judge(new Issuer(issuer.url), await issuer.token())).toBe('issuer_unavailable');
@@ -93,8 +93,8 @@ describe('metadata', () => {
   });
 });
 
-describe('keys', () => {
-  test('are asked for once, also by many tokens at once', async () => {
+describe('the keys of an issuer', () => {
+  test('are requested once, also for many tokens at once', async () => {
     const issuer = await start();
     const asked = new Issuer(issuer.url);
     const token = await issuer.token();
@@ -111,28 +111,31 @@ describe('keys', () => {
   });
 
   test.each<[string, object, string]>([
-    ['that cannot be read', { kty: 'RSA', e: 'AQAB' }, 'DataError'],
-    ['that is too short', { kty: 'RSA', e: 'AQAB', n: 'AQAB' }, 'TypeError'],
-  ])('one %s keeps no other token out, and nothing is asked because of it', async (_what, key) => {
-    const issuer = await start();
-    issuer.otherKeys.push({ kid: 'bad', use: 'sig', ...key });
-    const asked = new Issuer(issuer.url, { cooldownMs: 0 });
-    expect(await judge(asked, await issuer.token())).toBe('good');
-    const made = await issuer.token({}, { kid: 'bad' });
-    for (let count = 0; count < 3; count += 1)
-      expect(await judge(asked, made)).not.toBe('issuer_unavailable');
-    expect(issuer.asked.filter((path) => path === '/keys')).toHaveLength(1);
-    await issuer.rotate();
-    expect(await judge(asked, await issuer.token())).toBe('good');
-  });
+    ['unreadable', { kty: 'RSA', e: 'AQAB' }, 'DataError'],
+    ['too short', { kty: 'RSA', e: 'AQAB', n: 'AQAB' }, 'TypeError'],
+  ])(
+    'are still used when one key is of the kind %s, and no additional request is made',
+    async (_what, key) => {
+      const issuer = await start();
+      issuer.otherKeys.push({ kid: 'bad', use: 'sig', ...key });
+      const asked = new Issuer(issuer.url, { cooldownMs: 0 });
+      expect(await judge(asked, await issuer.token())).toBe('good');
+      const made = await issuer.token({}, { kid: 'bad' });
+      for (let count = 0; count < 3; count += 1)
+        expect(await judge(asked, made)).not.toBe('issuer_unavailable');
+      expect(issuer.asked.filter((path) => path === '/keys')).toHaveLength(1);
+      await issuer.rotate();
+      expect(await judge(asked, await issuer.token())).toBe('good');
+    },
+  );
 
-  test('of which two have the name that a token names are no failure of the issuer', async () => {
+  test('are not a failure of the issuer when two have the name that a token names', async () => {
     const issuer = await start();
     issuer.otherKeys.push({ ...issuer.jwk });
     expect(await judge(new Issuer(issuer.url), await issuer.token())).toBe('ERR_JWKS_MULTIPLE_MATCHING_KEYS');
   });
 
-  test('that are unknown are not looked for again and again', async () => {
+  test('are not requested again and again for unknown names', async () => {
     const issuer = await start();
     const asked = new Issuer(issuer.url);
     const unknown = await issuer.token({}, { kid: 'unknown' });
@@ -141,7 +144,7 @@ describe('keys', () => {
     expect(issuer.asked.filter((path) => path === '/keys')).toHaveLength(1);
   });
 
-  test('are asked for again when they are old, and not used when the issuer is away then', async () => {
+  test('are requested again when they are old, and old keys are not used when the issuer is away', async () => {
     const issuer = await start();
     const asked = new Issuer(issuer.url, { keepMs: 0, pauseMs: 0 });
     const token = await issuer.token();
@@ -152,7 +155,7 @@ describe('keys', () => {
     expect(await judge(asked, token)).toBe('good');
   });
 
-  test('that the issuer has moved are found by its metadata', async () => {
+  test('are found by the metadata when the issuer has moved them', async () => {
     const issuer = await start();
     const asked = new Issuer(issuer.url, { keepMs: 0, pauseMs: 0 });
     issuer.jwksUri = `${issuer.url}/elsewhere`;
@@ -166,19 +169,19 @@ describe('an issuer that fails', () => {
   test.each<[string, (answer: ServerResponse) => void]>([
     ['closes the connection', (answer) => void answer.destroy()],
     ['answers with an error', (answer) => void answer.writeHead(500).end()],
-    ['has nothing', (answer) => void answer.writeHead(404).end()],
-    ['answers with something else', (answer) => void answer.end('<html>')],
-    ['answers with JSON that is no metadata', (answer) => void answer.end('[]')],
+    ['has no document', (answer) => void answer.writeHead(404).end()],
+    ['answers with another document', (answer) => void answer.end('<html>')],
+    ['answers with JSON that is not metadata', (answer) => void answer.end('[]')],
     ['never answers', () => undefined],
     ['never ends its answer', (answer) => void answer.write('{')],
-  ])('%s: the token is not judged', async (_what, broken) => {
+  ])('%s, and then the token is not judged', async (_what, broken) => {
     const issuer = await start();
     issuer.broken = broken;
     const token = await issuer.token();
     expect(await judge(new Issuer(issuer.url, { askMs: 200 }), token)).toBe('issuer_unavailable');
   });
 
-  test('has metadata that are larger than a document may be: the token is not judged', async () => {
+  test('has metadata over the size limit, and then the token is not judged', async () => {
     const issuer = await start();
     issuer.padding = 'x'.repeat(300_000);
     expect(await reasonOf(issuer.url)).toMatch(/^issuer_unavailable: the document has more than/);
@@ -190,7 +193,7 @@ describe('an issuer that fails', () => {
     [2, (answer) => void answer.destroy()],
     [2, (answer) => void answer.writeHead(404).end()],
     [2, (answer) => void answer.end('<html>')],
-  ])('is not asked again for a moment (%i requests)', async (requests, broken) => {
+  ])('is not asked again for a while (%i requests)', async (requests, broken) => {
     const issuer = await start();
     issuer.broken = broken;
     const asked = new Issuer(issuer.url, { pauseMs: 600_000 });
@@ -199,7 +202,7 @@ describe('an issuer that fails', () => {
     expect(issuer.asked).toHaveLength(requests);
   });
 
-  test('is asked again after the moment, however many tokens have arrived meanwhile', async () => {
+  test('is asked again after that time, however many tokens have arrived meanwhile', async () => {
     const issuer = await start();
     issuer.broken = (answer) => void answer.destroy();
     const asked = new Issuer(issuer.url, { pauseMs: 100 });
@@ -207,7 +210,7 @@ describe('an issuer that fails', () => {
     while (issuer.asked.length < 3) expect(await judge(asked, token)).toBe('issuer_unavailable');
   });
 
-  test('a redirect is not followed', async () => {
+  test('a redirect of an issuer is not followed', async () => {
     const issuer = await start();
     const other = await start();
     issuer.broken = (answer) => void answer.writeHead(302, { location: `${other.url}/keys` }).end();
@@ -215,7 +218,7 @@ describe('an issuer that fails', () => {
     expect(other.asked).toEqual([]);
   });
 
-  test('a pause grows with each failure, and is over with the first answer', async () => {
+  test('a pause grows with each failure, and ends with the first answer', async () => {
     const issuer = await start();
     const askedAt: number[] = [];
     issuer.broken = (answer) => {
@@ -237,7 +240,7 @@ describe('an issuer that fails', () => {
 
 // None of these requests would leave this machine, even if the rule were broken.
 test.each(['http://0.0.0.0:1/keys', 'http://[::]:1/keys'])(
-  'an issuer on this machine does not lead to %s',
+  'an issuer on this machine cannot refer to %s',
   async (jwksUri) => {
     const issuer = await start();
     issuer.jwksUri = jwksUri;

@@ -109,8 +109,8 @@ const toolsOf = async (token: string): Promise<readonly string[]> => {
   return tools.map((tool) => tool.name);
 };
 
-describe('metadata', () => {
-  test('they say where tokens are given, at both addresses, and a refusal says where they are', async () => {
+describe('the metadata of the server', () => {
+  test('name the issuer of tokens at both addresses, and a refusal names the address of the metadata', async () => {
     const origin = new URL(stage.url).origin;
     const refused = await fetch(stage.url, { method: 'POST', headers: HEADERS, body: '{}' });
     expect(refused.status).toBe(401);
@@ -134,7 +134,7 @@ describe('metadata', () => {
     }
   });
 
-  test('without an issuer nothing is different', async () => {
+  test('do not exist without an issuer, and nothing else changes', async () => {
     await using plain = await openStage({ database: stage.database });
     const { origin } = new URL(plain.url);
     for (const path of ['', '/mcp'])
@@ -149,7 +149,7 @@ describe('metadata', () => {
     ]);
   });
 
-  test('the official client finds the issuer by itself behind a proxy, gets a token and connects', async () => {
+  test('lead the official client to the issuer behind a proxy, and it gets a token and connects', async () => {
     await using proxy = await openProxy();
     await using other = await openServer({ database: stage.database }, { publicUrl: proxy.url });
     proxy.target = other.url;
@@ -170,7 +170,7 @@ describe('metadata', () => {
     await client.close();
   });
 
-  test('with a path in its address, clients ask where the path comes last', async () => {
+  test('are found by clients that put the path of the address at the end', async () => {
     await using other = await openServer(
       { database: stage.database },
       { publicUrl: `${PUBLIC_URL}/boxcar/`, audience: `${PUBLIC_URL}:443/boxcar/mcp` },
@@ -192,13 +192,13 @@ describe('metadata', () => {
     { publicUrl: undefined, audience: `${PUBLIC_URL}/a?b=/mcp` },
     { publicUrl: undefined, audience: `${PUBLIC_URL}/a#/mcp` },
     { issuer: 'https:id.example' },
-  ])('%j cannot be the settings of a server', async (more) => {
+  ])('%j are not valid settings of a server', async (more) => {
     await expect(openServer({ database: stage.database }, more)).rejects.toMatchObject({
       code: 'bad_config',
     });
   });
 
-  test('a server without the project of its tokens says so', async () => {
+  test('a server without the project of its tokens reports so', async () => {
     await using other = await openServer({ database: stage.database }, { project: 'nowhere' });
     const refused = await open(await tokenOf(), other.url);
     expect([refused.status, await refused.json()]).toMatchObject([
@@ -208,7 +208,7 @@ describe('metadata', () => {
     expect(other.log.some(({ event }) => event === 'oauth.no_project')).toBe(true);
   });
 
-  test('a server that takes tokens needs no key to be reached by others', async () => {
+  test('a server that accepts tokens needs no key to be reachable for others', async () => {
     await using other = await openServer({ host: '0.0.0.0', allowedHosts: ['boxcar.example'] });
     expect((await open(await tokenOf(), other.url.replace('0.0.0.0', '127.0.0.1'))).status).toBe(200);
     await expect(openStage({ host: '0.0.0.0' })).rejects.toMatchObject({ code: 'bad_config' });
@@ -216,7 +216,7 @@ describe('metadata', () => {
 });
 
 describe('a token', () => {
-  test('of the issuer is good in both revisions, for what its scopes say, and keys are good beside it', async () => {
+  test('of the issuer is valid in both revisions for its scopes, and keys stay valid', async () => {
     const token = await tokenOf({ scope: 'mcp:call handoffs:read unknown:scope a2a:all' });
     const modern = await openClient(stage.url, token);
     const legacy = await openLegacyClient(stage.url, token);
@@ -236,7 +236,7 @@ describe('a token', () => {
     expect((await open(await issuer.token({}, { typ }))).status).toBe(200);
   });
 
-  test('of another issuer, or that has ended, leads to no request', async () => {
+  test('of another issuer, or an expired token, causes no request', async () => {
     await using own = await openIssuer({ audience });
     await using other = await openServer({ database: stage.database }, { issuer: own.url });
     for (const claims of [{ iss: 'https://other.example' }, { exp: nowS() - 60 }])
@@ -260,14 +260,14 @@ describe('a token', () => {
     new TextEncoder().encode(await exportSPKI(issuer.publicKey));
 
   test.each<[string, () => Promise<string>]>([
-    ['that has ended', () => tokenOf({ exp: nowS() - 60 })],
+    ['that has expired', () => tokenOf({ exp: nowS() - 60 })],
     ['that is not valid yet', () => tokenOf({ nbf: nowS() + 600 })],
     ['for another server', () => tokenOf({ aud: 'https://other.example/mcp' })],
     ['for the server without its path', () => tokenOf({ aud: new URL(audience).origin })],
-    ['for nobody', () => tokenOf({ aud: undefined })],
+    ['for no server', () => tokenOf({ aud: undefined })],
     ['of another issuer', () => tokenOf({ iss: 'https://other.example' })],
     ['of the issuer with another spelling', () => tokenOf({ iss: `${issuer.url}/` })],
-    ['of no issuer', () => tokenOf({ iss: undefined })],
+    ['without an issuer', () => tokenOf({ iss: undefined })],
     ['without an end', () => tokenOf({ exp: undefined })],
     ['without a subject', () => tokenOf({ sub: undefined })],
     ['with an empty subject', () => tokenOf({ sub: '' })],
@@ -280,7 +280,7 @@ describe('a token', () => {
         new SignJWT(payload()).setProtectedHeader({ alg: 'HS256', kid: '1' }).sign(await secretOf()),
     ],
     [
-      'signed with a key of somebody else',
+      'signed with another issuer’s key',
       async () => {
         const { privateKey } = await generateKeyPair('RS256');
         return new SignJWT(payload()).setProtectedHeader({ alg: 'RS256', kid: '1' }).sign(privateKey);
@@ -294,11 +294,11 @@ describe('a token', () => {
         return `${head}.${body}.${end}`;
       },
     ],
-    ['that is none', async () => 'eyJhbGciOiJSUzI1NiJ9.e30.AAAA'],
-    ['of a key that the issuer does not have', () => issuer.token({}, { kid: 'unknown' })],
+    ['that is not a token', async () => 'eyJhbGciOiJSUzI1NiJ9.e30.AAAA'],
+    ['with a key that the issuer does not have', () => issuer.token({}, { kid: 'unknown' })],
     ['that names no key', () => issuer.token({}, { kid: null })],
     ['for another purpose', () => issuer.token({}, { typ: 'logout+jwt' })],
-  ])('%s is refused, and the answer does not say why', async (_what, make) => {
+  ])('%s is refused, and the answer does not give the reason', async (_what, make) => {
     const token = await make();
     tokens.push(token);
     const answer = await open(token);
@@ -323,15 +323,15 @@ describe('a token', () => {
     }
   });
 
-  test('for one server of the issuer is not good at another one', async () => {
+  test('for one server of the issuer is not valid at another server', async () => {
     const { database } = stage;
     await using other = await openServer({ database }, { publicUrl: 'https://other.example' });
     expect((await open(await tokenOf({ scope: EVERYTHING }), other.url)).status).toBe(401);
   });
 });
 
-describe('project and agent', () => {
-  test('a token speaks for the operator of the project that it names, and sees nothing of another one', async () => {
+describe('the project and the agent of a token', () => {
+  test('are the named project and its operator, and other projects are invisible', async () => {
     const here = await openClient(stage.url, await tokenOf({ scope: EVERYTHING }));
     await here.callTool({
       name: 'register_session',
@@ -354,8 +354,8 @@ describe('project and agent', () => {
     ['an unknown agent', { boxcar_agent: 'nobody' }],
     ['an agent of another project', { boxcar_project: 'other', boxcar_agent: 'scout' }],
     ['the operator as an agent', { boxcar_agent: 'operator' }],
-    ['what no name can be', { boxcar_agent: 'a\u0000b' }],
-  ])('%s is 403', async (_what, claims) => {
+    ['an invalid name', { boxcar_agent: 'a\u0000b' }],
+  ])('are refused with 403 when the token names %s', async (_what, claims) => {
     const answer = await open(await tokenOf({ scope: EVERYTHING, ...claims }));
     expect([answer.status, ((await answer.json()) as { code: string }).code]).toEqual([
       403,
@@ -363,7 +363,7 @@ describe('project and agent', () => {
     ]);
   });
 
-  test('a token of an agent acts as this agent, which never decides', async () => {
+  test('can be an agent, and the token then acts as this agent, which never decides', async () => {
     expect(await toolsOf(await tokenOf({ scope: EVERYTHING }))).toContain('decide_approval');
     const agent = await tokenOf({ scope: EVERYTHING, boxcar_agent: 'scout' });
     const names = await toolsOf(agent);
@@ -379,8 +379,8 @@ describe('project and agent', () => {
   });
 });
 
-describe('sessions and streams', () => {
-  test('a session belongs to its subject, whichever token it has, and not for less than it was opened with', async () => {
+describe('in sessions and streams', () => {
+  test('a session belongs to its subject, with any of its tokens, but not with fewer scopes than at its opening', async () => {
     const session = await sessionOf(await tokenOf({ scope: 'mcp:call handoffs:read' }));
     const statusOf = async (token: string): Promise<number> => (await send(token, PING, { session })).status;
     const wide = 'mcp:call handoffs:read handoffs:write';
@@ -392,14 +392,14 @@ describe('sessions and streams', () => {
     expect(await statusOf(await stage.key())).toBe(404);
   });
 
-  test('tokens of a subject have one limit', async () => {
+  test('all tokens of a subject have one limit', async () => {
     await using other = await openServer({ limits: { sessions: 1 } });
     expect((await open(await tokenOf(), other.url)).status).toBe(200);
     expect((await open(await tokenOf({ jti: 'next' }), other.url)).status).toBe(429);
     expect((await open(await tokenOf({ sub: 'eve' }), other.url)).status).toBe(200);
   });
 
-  test('the streams of a token end with it, and the session goes on with the next token', async () => {
+  test('the streams of a token end with it, and the session continues with the next token', async () => {
     const exp = nowS() + 2;
     const short = await tokenOf({ exp });
     const session = await sessionOf(short);
@@ -446,7 +446,7 @@ describe('sessions and streams', () => {
     expect(Date.now()).toBeGreaterThan(exp * 1000);
   });
 
-  test('streams end when the project of their token is archived', async () => {
+  test('a stream ends when the project of its token is archived', async () => {
     await createProject(stage.database.pool, { name: 'brief' });
     await using other = await openServer({ database: stage.database, checkMs: 20 });
     const token = await tokenOf({ boxcar_project: 'brief' });
@@ -456,8 +456,8 @@ describe('sessions and streams', () => {
   });
 });
 
-describe('an issuer', () => {
-  test('shows a new key: tokens of it are good, and those of the old key end', async () => {
+describe('an issuer during operation', () => {
+  test('may change its key: new tokens are valid, and tokens of the old key end', async () => {
     const old = await tokenOf();
     expect((await open(old)).status).toBe(200);
     await issuer.rotate();
@@ -465,7 +465,7 @@ describe('an issuer', () => {
     expect((await open(old)).status).toBe(401);
   });
 
-  test('that is away keeps no known key out, and says nothing of tokens that cannot be judged', async () => {
+  test('may be away: known keys stay valid, and tokens that cannot be judged give an error without details', async () => {
     const known = await tokenOf();
     expect((await open(known)).status).toBe(200);
     issuer.broken = (answer) => void answer.destroy();
@@ -481,7 +481,7 @@ describe('an issuer', () => {
   });
 });
 
-test('no log line has a token', () => {
+test('no log line contains a token', () => {
   const log = JSON.stringify(stage.log, (_key, value) => (value instanceof Error ? `${value.stack}` : value));
   expect(log).toContain('oauth.token_refused');
   for (const token of tokens) expect(log.includes(token)).toBe(false);

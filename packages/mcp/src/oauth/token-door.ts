@@ -78,7 +78,7 @@ function keyIdOf(issuer: string, subject: string): CallPrincipal['keyId'] {
     .update(JSON.stringify([issuer, subject]))
     .digest('hex');
   const id = tryParseId<'key'>(digest.slice(0, 32));
-  if (id === undefined) throw new Error('a digest is an id');
+  if (id === undefined) throw new Error('the digest is not a valid id');
   return id;
 }
 

@@ -40,7 +40,7 @@ async function call(name: string, args: JsonObject, rest: Partial<McpClientScope
 const turnIn = ({ body }: { readonly body: JsonObject }): string =>
   String((body.answer as JsonObject).turn_id);
 
-test('every primitive but submit_result is offered, and says what it does to the world', async () => {
+test('every primitive but submit_result is offered, with a description of its effects', async () => {
   await using connection = await stage.connect({ groups: new Set(['primitives']) });
   const { tools } = await (connection.client as OldClient).listTools();
   const offered = Object.fromEntries(tools.map(({ name, annotations }) => [name, annotations]));
@@ -84,7 +84,7 @@ describe.each(CLIENTS)('client %s', (kind) => {
   });
 });
 
-test('the same idempotency key is one turn', async () => {
+test('makes one turn with the same idempotency key', async () => {
   const request = { profile_name: 'idle', instruction: 'Go.', idempotency_key: 'once' };
   const first = await call('launch_principal', request);
   expect(turnIn(await call('launch_principal', request))).toBe(turnIn(first));
@@ -93,14 +93,14 @@ test('the same idempotency key is one turn', async () => {
   });
 });
 
-test('a primitive that waits answers with the result', async () => {
+test('gets the result of a primitive that waits', async () => {
   const { body } = await call('fork_join', {
     tasks: [1, 2].map((n) => ({ target_strategy: 'new', target_ref: 'writer', instruction: `Write ${n}.` })),
   });
   expect(body).toMatchObject({ success: true, status: 'done', answer: { status: 'success' } });
 });
 
-test('a wait ends in time, and the turn goes on', async () => {
+test('ends a wait in time, and the turn continues', async () => {
   const turn_id = turnIn(await call('launch_principal', { profile_name: 'idle', instruction: 'Go.' }));
   expect((await call('wait_for_turn', { turn_id, timeout_seconds: 0.01 })).body).toMatchObject({
     success: true,
@@ -109,7 +109,7 @@ test('a wait ends in time, and the turn goes on', async () => {
   });
 });
 
-test('a client that has asked for it is told how a wait goes, and may cancel it', async () => {
+test('gets progress of a wait on request, and may cancel it', async () => {
   const turn_id = turnIn(await call('launch_principal', { profile_name: 'slow', instruction: 'Go.' }));
   await using connection = await stage.connect();
   const abort = new AbortController();
@@ -135,7 +135,7 @@ test('a client that has asked for it is told how a wait goes, and may cancel it'
 });
 
 describe('an agent', () => {
-  test('sees its own turns and those that it has asked for, and no others', async () => {
+  test('sees its own turns and the turns that it has requested, and no others', async () => {
     const asked = await call(
       'delegate_async',
       { target_strategy: 'new', target_ref: 'writer', instruction: 'Write.' },
@@ -149,7 +149,7 @@ describe('an agent', () => {
     expect((await call('get_turn', { turn_id })).body).toMatchObject({ success: true });
   });
 
-  test('may do what its profile allows', async () => {
+  test('may do everything that its profile allows', async () => {
     await stage.profile('closed', [{ say: 'done' }]);
     await stage.agent('carl', 'closed');
     const request = { target_strategy: 'new', target_ref: 'writer', instruction: 'Write.' };
@@ -161,18 +161,23 @@ describe('an agent', () => {
 });
 
 test.each([
-  ['no turn', 'get_turn', {}, 'VALIDATION_ERROR'],
-  ['an id that is none', 'get_turn', { turn_id: 'x' }, 'NOT_FOUND'],
+  ['a missing turn', 'get_turn', {}, 'VALIDATION_ERROR'],
+  ['an id that is not valid', 'get_turn', { turn_id: 'x' }, 'NOT_FOUND'],
   ['an unknown turn', 'wait_for_turn', { turn_id: '00000000-0000-7000-8000-00000000000f' }, 'NOT_FOUND'],
-  ['a wait without end', 'wait_for_turn', { turn_id: 'x', timeout_seconds: 1e9 }, 'VALIDATION_ERROR'],
+  [
+    'a wait without a valid limit',
+    'wait_for_turn',
+    { turn_id: 'x', timeout_seconds: 1e9 },
+    'VALIDATION_ERROR',
+  ],
   ['an unknown profile', 'launch_principal', { profile_name: 'nobody', instruction: 'Go.' }, 'NOT_FOUND'],
-  ['no instruction', 'launch_principal', { profile_name: 'writer' }, 'VALIDATION_ERROR'],
+  ['a missing instruction', 'launch_principal', { profile_name: 'writer' }, 'VALIDATION_ERROR'],
 ])('%s is a failure of %s', async (_what, tool, args, error_code) => {
   expect(await call(tool, args as JsonObject)).toMatchObject({ isError: true, body: { error_code } });
 });
 
 test.each([[null], [7], [{}]])(
-  'an idempotency_key that is %j is a failure that the client can read',
+  'an idempotency_key with the value %j is a failure that the client can read',
   async (idempotency_key) => {
     const args = { idempotency_key, profile_name: 'writer', instruction: 'Write.' };
     expect(await call('delegate_async', args)).toMatchObject({

@@ -17,7 +17,7 @@ test.each([
     'tape://w/telegram:1/anchor/session/start?head=4&cursor=9',
     { kind: 'tape', ref: 'tape://w/telegram:1/anchor/session/start?head=4', cursor: '9' },
   ],
-])('%s is read', (uri, address) => {
+])('the address %s is read', (uri, address) => {
   expect(parseAddress(uri)).toEqual(address);
 });
 
@@ -38,11 +38,11 @@ test.each([
   'boxcar://turns/1',
   'file:///etc/passwd',
   `handoff://context/${'x'.repeat(20_000)}`,
-])('%s names nothing', (uri) => {
+])('the address %s names no resource', (uri) => {
   expect(parseAddress(uri)).toBeUndefined();
 });
 
-test('every session key is found again in its address', () => {
+test('every session key can be read back from its address', () => {
   fc.assert(
     fc.property(fc.string({ minLength: 1, maxLength: 50, unit: 'grapheme' }), (key) => {
       fc.pre(!key.includes('\u0000'));

@@ -42,7 +42,7 @@ afterAll(async () => {
   await stage[Symbol.asyncDispose]();
 });
 
-test('all resources and templates are shown in both revisions', async () => {
+test('all resources and templates are listed in both revisions', async () => {
   const legacy = await openLegacyClient(stage.url, await stage.key());
   const uris = (await client.listResources()).resources.map(({ uri }) => uri);
   expect(uris).toEqual(['handoff://sessions', 'handoff://health', 'handoff://metrics']);
@@ -67,8 +67,8 @@ test('all resources and templates are shown in both revisions', async () => {
   await legacy.close();
 });
 
-describe('sessions', () => {
-  test('a session has its entries, page by page, and its summary; its key may have any characters', async () => {
+describe('the resource of a session', () => {
+  test('has its entries, page by page, and its summary; its key may have any characters', async () => {
     const key = 'a/b?c=1 ü,&';
     const sessions = await sessionsOf(stage);
     await makeSession(sessions, key, ['one', 'two', 'three'], 'claude');
@@ -94,7 +94,7 @@ describe('sessions', () => {
     });
   });
 
-  test('a long session is read page by page without a gap', async () => {
+  test('is read page by page without a gap when the session is long', async () => {
     const sessions = await sessionsOf(stage);
     await makeSession(sessions, 'long', [], 'claude');
     const entries = Array.from({ length: 500 }, (_, n) => ({ context_type: 'message', content: `m${n}` }));
@@ -109,7 +109,7 @@ describe('sessions', () => {
     expect(numbers).toEqual(Array.from({ length: 1_001 }, (_, n) => n + 1));
   });
 
-  test('sessions are listed newest first, and those of an agent by its name', async () => {
+  test('is listed newest first, and under the name of its agent', async () => {
     const sessions = await sessionsOf(stage);
     for (let n = 0; n < 51; n += 1) await makeSession(sessions, `many-${n}`, [], 'fleet');
     const first = await read(client, 'handoff://agents/fleet/sessions');
@@ -133,8 +133,8 @@ describe('sessions', () => {
   });
 });
 
-describe('rights', () => {
-  test('an agent reads a session of another one up to where it was handed over, and nothing before that', async () => {
+describe('the right to read a resource', () => {
+  test('of another agent’s session reaches up to the handoff, and excludes everything before the grant', async () => {
     const uri = 'handoff://context/secret';
     const owner = await sessionsOf(stage, 'ada');
     const boxId = await makeSession(owner, 'secret', ['one', 'two']);
@@ -151,7 +151,7 @@ describe('rights', () => {
     expect(entriesOf(await read(ada, uri)).length).toBe(4);
   });
 
-  test('a key of another project sees nothing of this one', async () => {
+  test('does not cross projects', async () => {
     await makeSession(await sessionsOf(stage), 'here', ['one'], 'claude');
     await stage.opened.runtime.createProject({ name: 'elsewhere' });
     const other = await openClient(stage.url, await stage.key({ projectId: 'elsewhere' }));
@@ -165,7 +165,7 @@ describe('rights', () => {
     await other.close();
   });
 
-  test('what a scope does not allow is neither shown nor read', async () => {
+  test('is limited by scopes, for lists and for reading', async () => {
     const narrow = await openClient(stage.url, await stage.key({ scopes: ['mcp:call'] }));
     expect((await narrow.listResources()).resources.map(({ uri }) => uri)).toEqual(['handoff://health']);
     expect((await narrow.listResourceTemplates()).resourceTemplates).toEqual([]);
@@ -176,8 +176,8 @@ describe('rights', () => {
   });
 });
 
-describe('tapes, runs and turns', () => {
-  test('an entry, and an anchor with what follows it, as far as the reader reads', async () => {
+describe('the resources of tapes, runs and turns are', () => {
+  test('an entry, and an anchor with its following entries, as far as the reader may read', async () => {
     const { runtime } = stage.opened;
     const tape = await runtime.tape('notes: 1/2');
     await tape.append([{ kind: 'message', content: 'before' }]);
@@ -202,7 +202,7 @@ describe('tapes, runs and turns', () => {
     expect(await refusalOf(bob, uri)).toEqual(notFound(uri));
   });
 
-  test('a run with its turns, and the context of a turn, for those who may know of them', async () => {
+  test('a run with its turns, and the context of a turn, for readers that may know them', async () => {
     const { runtime } = stage.opened;
     const receipt = (await runtime.submit('launch_principal', {
       profile_name: 'idle',
@@ -226,8 +226,8 @@ describe('tapes, runs and turns', () => {
   });
 });
 
-describe('the rest', () => {
-  test('health and metrics', async () => {
+describe('other requests:', () => {
+  test('health and metrics are read', async () => {
     expect(await read(client, 'handoff://health')).toEqual({ status: 'ok', database: 'ok', live_workers: 0 });
     const metrics = await readText(client, 'handoff://metrics');
     expect(metrics).toMatch(

@@ -79,7 +79,7 @@ const untilQuiet = (): Promise<unknown> =>
   });
 
 describe.each(['2025', '2026'] as const)('a client of the revision %s', (revision) => {
-  test('is told of what another process writes to a session, and of no other session', async () => {
+  test('is notified of writes of another process to its session, and of no other session', async () => {
     const sessions = await sessionsOf(elsewhere);
     for (const key of ['told', 'other']) await makeSession(sessions, `${key}-${revision}`, [], 'claude');
     const reader = await openReader(revision);
@@ -100,7 +100,7 @@ describe.each(['2025', '2026'] as const)('a client of the revision %s', (revisio
     await untilQuiet();
   });
 
-  test('is told of an anchor that is made again, and of the turns of a run', async () => {
+  test('is notified of a new anchor of the same name, and of the turns of a run', async () => {
     const { runtime } = elsewhere.opened;
     const tape = await runtime.tape(`watched-${revision}`);
     await tape.handoff('phase');
@@ -119,7 +119,7 @@ describe.each(['2025', '2026'] as const)('a client of the revision %s', (revisio
     await untilQuiet();
   });
 
-  test('is told of nothing beyond what was handed over', async () => {
+  test('is notified of nothing beyond the handed-over part', async () => {
     const owner = await sessionsOf(elsewhere, 'ada');
     const key = `frozen-${revision}`;
     const boxId = await makeSession(owner, key, ['one']);
@@ -138,7 +138,7 @@ describe.each(['2025', '2026'] as const)('a client of the revision %s', (revisio
     await untilQuiet();
   });
 
-  test('is told no more once it ends the subscription', async () => {
+  test('is no longer notified after it ends the subscription', async () => {
     const sessions = await sessionsOf(elsewhere);
     const key = `left-${revision}`;
     await makeSession(sessions, key, [], 'claude');
@@ -150,7 +150,7 @@ describe.each(['2025', '2026'] as const)('a client of the revision %s', (revisio
   });
 });
 
-test('a 2025 client is refused what it does not see, and more than it may follow', async () => {
+test('a 2025 client is refused resources that it may not see, and more than the limit', async () => {
   const client = await openLegacyClient(stage.url, await stage.key({ agent: 'bob' }));
   await makeSession(await sessionsOf(stage, 'ada'), 'hidden', []);
   for (const uri of ['handoff://context/hidden', 'handoff://health', 'other://x'])
@@ -166,7 +166,7 @@ test('a 2025 client is refused what it does not see, and more than it may follow
   await endSession(client);
 });
 
-test('what the scopes of a key do not allow cannot be followed', async () => {
+test('resources that the scopes of a key do not allow cannot be followed', async () => {
   await makeSession(await sessionsOf(stage), 'scoped', [], 'claude');
   const client = await openLegacyClient(stage.url, await stage.key({ scopes: ['mcp:call'] }));
   for (const uri of [
@@ -200,7 +200,7 @@ test('a stream ends gracefully with its server', async () => {
   await other[Symbol.asyncDispose]();
 });
 
-test('what is written while the database cannot be reached is told afterwards', async () => {
+test('writes while the database cannot be reached are notified afterwards', async () => {
   const sessions = await sessionsOf(elsewhere);
   await makeSession(sessions, 'outage', [], 'claude');
   await using proxy = await tcpProxy(stage.database.url);

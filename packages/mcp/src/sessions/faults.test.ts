@@ -128,7 +128,7 @@ test.each<[string, JsonObject]>([
   90_000,
 );
 
-test('while Postgres is away a call says so after its attempts, and the server goes on', async () => {
+test('while Postgres is away a call reports so after its attempts, and the server continues', async () => {
   const session_key = await session();
   const away = await tcpProxy(stage.database.url);
   const other = openRuntime({

@@ -59,7 +59,7 @@ async function traces(): Promise<unknown> {
   return rows[0];
 }
 
-test('every spelling of it is refused, with a row that says so, and the session is as before', async () => {
+test('every spelling of a forbidden target is refused with a recorded row, and the session stays unchanged', async () => {
   const before = await traces();
   for (const target_agent of [...KNOWN, ...ids, ...ids.map((id) => `agent:${id}`)]) {
     const session_key = await session();
@@ -78,7 +78,7 @@ test('every spelling of it is refused, with a row that says so, and the session 
   expect(await traces()).toEqual(before);
 });
 
-test('a name that is like it reaches nothing of it', async () => {
+test('a similar name does not reach the forbidden target', async () => {
   const before = await traces();
   for (const target_agent of UNKNOWN) {
     const session_key = await session();
@@ -105,7 +105,7 @@ test('an agent or a profile of this project that is named as such and does not e
   }
 });
 
-test('the primitive `handoff` refuses it too', async () => {
+test('the primitive `handoff` also refuses the forbidden target', async () => {
   const before = await traces();
   for (const target_agent of [...KNOWN, ...ids]) {
     const asked = { source_agent: 'x', target_agent, task: 'tell', wait: false };

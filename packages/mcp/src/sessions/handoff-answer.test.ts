@@ -21,7 +21,7 @@ const handed: Parameters<typeof toHandoffAnswer>[0] = {
   targets: [target],
 };
 
-test('a handoff is answered field by field as the contract has it', () => {
+test('a handoff is answered field by field as in the contract', () => {
   expect(toHandoffAnswer(handed)).toEqual({
     success: true,
     message: 'Handoff request processed successfully',
@@ -48,7 +48,7 @@ test('a handoff is answered field by field as the contract has it', () => {
   });
 });
 
-test('a full handoff says that the session is completed', () => {
+test('a full handoff reports that the session is completed', () => {
   const answer = toHandoffAnswer({ ...handed, request_type: 'full_handoff', status: 'completed' });
   expect(answer).toMatchObject({
     handoff: { status: 'completed', request_type: 'full_handoff' },
@@ -61,7 +61,7 @@ test('a full handoff says that the session is completed', () => {
   });
 });
 
-test('a handoff that waits for an approval does not say that the context is available', () => {
+test('a handoff that waits for an approval does not report the context as available', () => {
   const answer = toHandoffAnswer({ ...handed, status: 'pending_approval', ticket_id: 'a-ticket' });
   expect(answer).toMatchObject({
     success: true,
@@ -72,7 +72,7 @@ test('a handoff that waits for an approval does not say that the context is avai
   expect(text).not.toMatch(/immediately available|can retrieve/);
 });
 
-test('several targets are named, each with its own handoff', () => {
+test('several targets are listed, each with its own handoff', () => {
   const targets = [
     { ...target, target_agent: 'a', handoff_id: '1' },
     { ...target, target_agent: 'b', handoff_id: '2', status: 'pending_approval' as const, ticket_id: 't' },

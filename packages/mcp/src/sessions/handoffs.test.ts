@@ -102,7 +102,7 @@ test('the program of the manual gets the answer of the manual', async () => {
 });
 
 describe.each(CLIENTS)('client %s', (kind) => {
-  test('passes a session on, and the target reads it as far as it was passed on', async () => {
+  test('hands a session on, and the target reads it up to the handoff', async () => {
     const session_key = await session(3);
     await using connection = await stage.connect({}, kind);
     await using bob = await stage.connect({ as: 'bob' }, kind);
@@ -120,7 +120,7 @@ describe.each(CLIENTS)('client %s', (kind) => {
     ).toMatchObject({ success: false, error_code: 'BOX_NOT_AUTHORIZED' });
   });
 
-  test('passes all of it on, after which the session takes nothing more', async () => {
+  test('hands all of it on, and the session then accepts no more entries', async () => {
     const session_key = await session(2);
     await using connection = await stage.connect({}, kind);
     const asked = { session_key, target_agent: 'bob', request_type: 'full_handoff' };
@@ -140,7 +140,7 @@ describe.each(CLIENTS)('client %s', (kind) => {
     });
   });
 
-  test('accepts, rejects and completes packages that wait', async () => {
+  test('accepts, rejects and completes waiting packages', async () => {
     await using connection = await stage.connect({}, kind);
     const asked = { session_key: await session(2), target_agent: 'far-away' };
     const request = async (): Promise<string> => {
@@ -222,7 +222,7 @@ test('the same idempotency key is one handoff, also when the arguments are in ca
 
 test.each([
   ['an unknown session', { session_key: 'nowhere', target_agent: 'bob' }, 'SESSION_NOT_FOUND'],
-  ['no target', { session_key: 'x' }, 'VALIDATION_ERROR'],
+  ['a missing target', { session_key: 'x' }, 'VALIDATION_ERROR'],
   ['an unknown type', { session_key: 'x', target_agent: 'bob', request_type: 'loan' }, 'VALIDATION_ERROR'],
 ])('%s is a failure that the client can read', async (_what, args, error_code) => {
   expect(await ask(args as Record<string, string>)).toMatchObject({ isError: true, body: { error_code } });

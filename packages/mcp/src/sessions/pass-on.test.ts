@@ -76,7 +76,7 @@ const handoffsOf = async (session_key: string): Promise<number> => {
 };
 
 describe.each(CLIENTS)('client %s', (kind) => {
-  test('a person who approves passes the session on', async () => {
+  test('hands the session on when a person approves', async () => {
     const { client, asked } = clientSaying(kind, {
       action: 'accept',
       content: { decision: 'approve', reason: 'order 77' },
@@ -88,7 +88,7 @@ describe.each(CLIENTS)('client %s', (kind) => {
     expect(await handoffsOf(session_key)).toBe(1);
   });
 
-  test('a person who denies keeps it', async () => {
+  test('keeps the session when a person denies', async () => {
     const { client } = clientSaying(kind, { action: 'accept', content: { decision: 'deny' } });
     const { isError, body, session_key } = await pass(client);
     expect(isError).toBe(true);
@@ -96,7 +96,7 @@ describe.each(CLIENTS)('client %s', (kind) => {
     expect(await isReadByBob(session_key)).toBe(false);
   });
 
-  test('a person who does not say leaves the ticket as it is', async () => {
+  test('leaves the ticket unchanged when a person does not answer', async () => {
     const { client, asked } = clientSaying(kind, { action: 'decline' });
     const { body, session_key } = await pass(client);
     expect(asked).toHaveLength(1);
@@ -111,7 +111,7 @@ describe.each(CLIENTS)('client %s', (kind) => {
   test.each<[string, Partial<McpClientScope>]>([
     ['a principal without approvals:write', { scopes: ['handoffs:read', 'handoffs:write'] }],
     ['an agent', { as: 'ada' }],
-  ])('%s is not asked', async (_who, rest) => {
+  ])('does not ask when the caller is %s', async (_who, rest) => {
     const said = { action: 'accept', content: { decision: 'approve' } } as const;
     const { client, asked } = clientSaying(kind, said);
     const { body, session_key } = await pass(client, rest);
@@ -121,7 +121,7 @@ describe.each(CLIENTS)('client %s', (kind) => {
   });
 });
 
-test('an agent lists what it has asked for, and nothing of a session from outside that only has its name', async () => {
+test('an agent lists its own requests, and nothing of an outside session that only has its name', async () => {
   await using operator = await stage.connect();
   await using ada = await stage.connect({ as: 'ada' });
   const ids = async (tool: string, list: string, id: string) =>

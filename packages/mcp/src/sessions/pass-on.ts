@@ -40,7 +40,7 @@ function stateOf({ request }: ToolCall): State | undefined {
     return stateSchema.parse(JSON.parse(text));
   } catch {
     throw new KernelError('bad_request', {
-      message: 'requestState: is not one that this server has made.',
+      message: 'requestState: was not made by this server.',
       details: { field: 'requestState' },
     });
   }

@@ -105,7 +105,7 @@ describe.each(CLIENTS)('client %s', (kind) => {
     });
   });
 
-  test('text and structured content of an answer are equal, and each call has an id of its own', async () => {
+  test('gets equal text and structured content in an answer, and an own id for each call', async () => {
     const session_key = fresh();
     const answers = [
       await connection.call('register_session', { session_key, agent_from: 'x' }),
@@ -123,7 +123,7 @@ describe.each(CLIENTS)('client %s', (kind) => {
       ]);
   });
 
-  test('a cursor that no page has given is a failure that the client can read', async () => {
+  test('a cursor that no page has returned is a failure that the client can read', async () => {
     const failed = await connection.call('get_context', { session_key: fresh(), cursor: 2 ** 31 });
     expect(failed).toMatchObject({ isError: true, body: { error_code: 'VALIDATION_ERROR' } });
   });
@@ -164,9 +164,9 @@ const registered = async (rest: object = {}): Promise<string> => {
   return session_key;
 };
 
-describe('bad input', () => {
+describe('bad input to a session tool:', () => {
   test.each<[string, string, JsonObject, string]>([
-    ['no key', 'register_session', { agent_from: 'x' }, 'VALIDATION_ERROR'],
+    ['a missing key', 'register_session', { agent_from: 'x' }, 'VALIDATION_ERROR'],
     ['an empty key', 'register_session', { session_key: '', agent_from: 'x' }, 'VALIDATION_ERROR'],
     ['a wrong type', 'register_session', { session_key: 7, agent_from: 'x' }, 'VALIDATION_ERROR'],
     [
@@ -175,14 +175,14 @@ describe('bad input', () => {
       { session_key: 'a', agent_from: 'x', b: 1 },
       'VALIDATION_ERROR',
     ],
-    ['nobody', 'register_session', { session_key: 'a' }, 'VALIDATION_ERROR'],
+    ['an unknown agent', 'register_session', { session_key: 'a' }, 'VALIDATION_ERROR'],
     [
       'an unknown policy',
       'register_session',
       { session_key: 'a', agent_from: 'x', retention_policy: 'y' },
       'VALIDATION_ERROR',
     ],
-    ['no content', 'update_context', { session_key: 'a', context_type: 'message' }, 'VALIDATION_ERROR'],
+    ['missing content', 'update_context', { session_key: 'a', context_type: 'message' }, 'VALIDATION_ERROR'],
     [
       'an empty content',
       'update_context',
@@ -195,7 +195,7 @@ describe('bad input', () => {
       { session_key: 'a', context_type: 'x', content: 'y' },
       'VALIDATION_ERROR',
     ],
-    ['both spellings', 'get_summary', { session_key: 'a', sessionKey: 'b' }, 'VALIDATION_ERROR'],
+    ['both forms of content', 'get_summary', { session_key: 'a', sessionKey: 'b' }, 'VALIDATION_ERROR'],
     [
       'a NUL',
       'update_context',
@@ -209,7 +209,7 @@ describe('bad input', () => {
     expect(body.details).toMatchObject({ code: expect.stringMatching(/^(bad_request|payload_too_large)$/) });
   });
 
-  test('content of 1 MiB is accepted, and one byte more is not', async () => {
+  test('content of 1 MiB is accepted, and a byte more is refused', async () => {
     const session_key = await registered();
     const most = 'ä'.repeat(524_288);
     const entry = { session_key, context_type: 'message' };
@@ -220,7 +220,7 @@ describe('bad input', () => {
     });
   });
 
-  test('a key that is taken is told with the session that has it', async () => {
+  test('a used session key returns the session that has it', async () => {
     const session_key = await registered();
     const { isError, body } = await call('register_session', { session_key, agent_from: 'other' });
     expect(isError).toBe(true);
@@ -233,7 +233,7 @@ describe('bad input', () => {
     });
   });
 
-  test('a session that has ended or expired takes nothing more', async () => {
+  test('a session that has ended or expired accepts no more entries', async () => {
     const closed = await registered();
     await call('close_session', { session_key: closed, status: 'cancelled' });
     const expired = await registered();
@@ -282,8 +282,8 @@ test('the same idempotency key is the same write', async () => {
   expect((await call('get_summary', { session_key })).body).toMatchObject({ context_entries: 2 });
 });
 
-describe('access', () => {
-  test('an agent registers in its own name, and sees nothing of the sessions of another', async () => {
+describe('access to sessions:', () => {
+  test('an agent registers in its own name, and sees nothing of another agent’s sessions', async () => {
     const session_key = fresh();
     const { body } = await call('register_session', { session_key }, { as: 'ada' });
     expect(body).toMatchObject({ session: { agent_from: 'ada' } });
@@ -304,7 +304,7 @@ describe('access', () => {
     });
   });
 
-  test('tools whose scope is missing are neither listed nor called', async () => {
+  test('tools without the required scope are neither listed nor callable', async () => {
     await using connection = await stage.connect({
       scopes: ['handoffs:read'],
       groups: new Set(['sessions']),
@@ -317,7 +317,7 @@ describe('access', () => {
   });
 });
 
-test('every tool has a title, a description, annotations, and schemas of objects in snake_case', async () => {
+test('every tool has a title, a description, annotations, and object schemas in snake_case', async () => {
   await using connection = await stage.connect();
   const { tools } = await connection.client.listTools();
   for (const { name, title, description, annotations, inputSchema, outputSchema } of tools) {

@@ -40,7 +40,7 @@ async function start(mode: 'legacy' | 'auto'): Promise<{ readonly client: Client
 }
 
 test.each(['legacy', 'auto'] as const)(
-  'a client (%s) is told until it ends the subscription',
+  'a client (%s) is notified until it ends the subscription',
   async (mode) => {
     const sessions = await openHandoffSessions(stage.opened.runtime);
     const key = `stdio-${mode}`;
@@ -79,7 +79,7 @@ test.each(['legacy', 'auto'] as const)(
   },
 );
 
-test('an open stream does not hold up the end of a connection', async () => {
+test('an open stream does not delay the end of a connection', async () => {
   const [stdin, stdout] = [new PassThrough(), new PassThrough()];
   const scope = { runtime: stage.opened.runtime, projectId: 'default', as: OPERATOR, scopes: SCOPES };
   const said: string[] = [];

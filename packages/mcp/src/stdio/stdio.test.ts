@@ -79,12 +79,12 @@ const INITIALIZED = { jsonrpc: '2.0', method: 'notifications/initialized' };
 const answerTo = async (child: NodeChild, id: string): Promise<JsonObject> =>
   JSON.parse(await child.line(new RegExp(`"id":${id}[,}]`))) as JsonObject;
 
-describe('a line that is no message is answered, and the connection goes on', () => {
+describe('an invalid line is answered, and the connection continues:', () => {
   test.each([
-    ['what is not JSON', '{"jsonrpc":', 'null', -32700],
-    ['no object', '[1,2]', 'null', -32600],
+    ['a line that is not JSON', '{"jsonrpc":', 'null', -32700],
+    ['a value that is not an object', '[1,2]', 'null', -32600],
     ['another protocol', '{"jsonrpc":"1.0","id":7,"method":"x"}', '7', -32600],
-    ['a method that is no text', '{"jsonrpc":"2.0","id":"a","method":7}', '"a"', -32600],
+    ['a method that is not a text', '{"jsonrpc":"2.0","id":"a","method":7}', '"a"', -32600],
     ['a very long line', 'x'.repeat(MAX_LINE_BYTES + 1), 'null', -32600],
   ])('%s', async (_what, line, id, code) => {
     await using child = start();
@@ -95,7 +95,7 @@ describe('a line that is no message is answered, and the connection goes on', ()
   });
 });
 
-test('stdout has messages of the protocol alone; logs are on stderr, with the ids of calls', async () => {
+test('stdout has only messages of the protocol; logs are on stderr, with the ids of calls', async () => {
   await using child = start();
   for (const message of [INITIALIZE, INITIALIZED, called(1, 'get_summary', { session_key: 'nowhere' })])
     child.writeLine(JSON.stringify(message));
@@ -118,7 +118,7 @@ describe('the process ends', () => {
     expect(await child.exited).toMatchObject({ code: 0 });
   });
 
-  test('when the client vanishes in the middle of a call', async () => {
+  test('when the client vanishes during a call', async () => {
     await using child = start();
     child.writeLine(JSON.stringify(INITIALIZE));
     await answerTo(child, '0');
@@ -132,7 +132,7 @@ describe('the process ends', () => {
     ['an unknown project', ['--project', 'nowhere'], 'not_found'],
     ['an unknown group', ['--tools', 'all'], 'bad_request'],
     ['an unknown option', ['--agnt', 'x'], 'It takes --agent NAME'],
-  ])('when it is told of %s', async (_what, args, said) => {
+  ])('when the command line names %s', async (_what, args, said) => {
     await using child = start(...args);
     expect(await child.exited).toMatchObject({ code: 1 });
     expect(child.stderr).toContain(said);
@@ -181,7 +181,7 @@ const isWaiting = () =>
 describe.each([
   ['the client closes stdin', (of: ReturnType<typeof connect>) => void of.stdin.end()],
   ['the process is asked to stop', (of: ReturnType<typeof connect>) => of.stop.abort()],
-])('when %s', (_what, end) => {
+])('when %s,', (_what, end) => {
   const update = (session_key: string) =>
     called(1, 'update_context', { session_key, context_type: 'message', content: 'late' });
   const session = async (): Promise<string> => {

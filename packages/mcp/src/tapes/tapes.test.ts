@@ -18,7 +18,7 @@ async function call(name: string, args: JsonObject, rest: Partial<McpClientScope
   return await connection.call(name, args);
 }
 
-test('an agent anchors, describes, lists and searches its own tape', async () => {
+test('an agent adds anchors to, describes, lists and searches its own tape', async () => {
   const as = 'ada';
   const handoff = { name: 'phase-1', summary: 'The pantograph is drawn.', idempotency_key: 'one' };
   const first = await call('tape_handoff', handoff, { as });
@@ -62,7 +62,7 @@ test('answers of a search are limited', async () => {
 });
 
 describe('another agent', () => {
-  test('reads nothing of a tape that was not granted to it, and writes nothing', async () => {
+  test('reads nothing of a tape without a grant, and writes nothing', async () => {
     const { boxId } = await stage.opened.runtime.tape({ agent: 'ada' });
     for (const tool of ['tape_info', 'tape_anchors', 'tape_handoff', 'tape_fork'])
       expect([tool, (await call(tool, { tape: boxId }, { as: 'bob' })).isError]).toEqual([tool, true]);
@@ -74,15 +74,15 @@ describe('another agent', () => {
   });
 });
 
-describe('a fork', () => {
-  test('is a tape of its own', async () => {
+describe('a fork by a tool', () => {
+  test('can be a separate tape', async () => {
     await stage.opened.runtime.tape('notes');
     const { body } = await call('tape_fork', { tape: 'notes' });
     expect(body).toMatchObject({ success: true, fork_id: expect.any(String), box_id: expect.any(String) });
     expect((await call('tape_info', { tape: String(body.box_id) })).isError).toBe(false);
   });
 
-  test('is a session with an agent of its own', async () => {
+  test('can be a session with an agent of its own', async () => {
     await call('tape_handoff', { name: 'phase-2' }, { as: 'ada' });
     const request = { session: 'scout', from_anchor: 'phase-2', next_steps: 'Look around' };
     expect((await call('tape_fork', request, { as: 'ada' })).body).toMatchObject({ session: 'scout' });
@@ -91,7 +91,7 @@ describe('a fork', () => {
     });
   });
 
-  test('has nothing of a session without one', async () => {
+  test('without a session has nothing of a session', async () => {
     expect((await call('tape_fork', { tape: 'notes', next_steps: 'Go' })).body).toMatchObject({
       error_code: 'VALIDATION_ERROR',
     });

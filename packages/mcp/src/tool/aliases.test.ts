@@ -11,20 +11,20 @@ const schema = {
   },
 };
 
-test('arguments in camelCase get the names of the schema, in lists too', () => {
+test('arguments in camelCase get the names of the schema, also in lists', () => {
   expect(toSchemaNames({ sessionKey: 'a', entries: [{ contextType: 'file' }] }, schema)).toEqual({
     session_key: 'a',
     entries: [{ context_type: 'file' }],
   });
 });
 
-test('what the schema leaves open is not renamed', () => {
+test('arguments that the schema does not define are not renamed', () => {
   const value = { metadata: { sessionKey: 'mine', myOwn: 1 }, unknownName: 2 };
   expect(toSchemaNames(value, schema)).toEqual(value);
 });
 
-describe('both spellings', () => {
-  test('with one value are one argument, whatever the order of its members', () => {
+describe('both spellings of an argument', () => {
+  test('with one value are one argument, in any order of the members', () => {
     const metadata = { schema_of: 1 };
     const open = { properties: { request_data: {} } };
     expect(toSchemaNames({ session_key: 'a', sessionKey: 'a', metadata }, schema)).toEqual({
@@ -51,7 +51,7 @@ describe('both spellings', () => {
   });
 });
 
-test('a member named __proto__ stays a member', () => {
+test('a member named __proto__ stays an ordinary member', () => {
   const value = JSON.parse('{"__proto__":{"a":1},"sessionKey":"k"}');
   const named = toSchemaNames(value, schema);
   expect(JSON.stringify(named)).toBe('{"__proto__":{"a":1},"session_key":"k"}');

@@ -19,7 +19,7 @@ const failing = (times: number, error: () => unknown = away) => {
 
 const options = (signal = new AbortController().signal) => ({ signal, onRetry: () => undefined });
 
-test('a call that meets a database that is away is tried three times in all', async () => {
+test('a call during an outage of the database is tried three times in all', async () => {
   const twice = failing(2);
   await expect(withPatience(twice.attempt, options())).resolves.toBe('done');
   expect(twice.attempts).toHaveLength(3);
@@ -30,18 +30,18 @@ test('a call that meets a database that is away is tried three times in all', as
   expect(always.attempts).toHaveLength(3);
 });
 
-describe('a call is tried once', () => {
+describe('a call is tried only once when it', () => {
   test.each([
-    ['that is wrong', () => new KernelError('bad_request')],
-    ['that loses a race, which the client has to look at', () => new KernelError('conflict')],
-    ['that fails inside', () => new Error('a bug')],
+    ['is wrong', () => new KernelError('bad_request')],
+    ['loses a race that the client has to see', () => new KernelError('conflict')],
+    ['fails inside', () => new Error('a bug')],
   ])('%s', async (_what, error) => {
     const once = failing(1, error);
     await expect(withPatience(once.attempt, options())).rejects.toThrow();
     expect(once.attempts).toHaveLength(1);
   });
 
-  test('whose client is gone', async () => {
+  test('has no client any more', async () => {
     const once = failing(1);
     await expect(withPatience(once.attempt, options(AbortSignal.abort()))).rejects.toMatchObject({
       code: 'database_unavailable',

@@ -62,7 +62,7 @@ async function whileLocked(turnId: TurnId, work: () => Promise<void>): Promise<v
   }
 }
 
-test('a decision is answered as made when its turn cannot be woken, and a sweep wakes it', async () => {
+test('a decision counts although its turn cannot be woken, and a sweep wakes the turn later', async () => {
   await h.worker({ sweepMs: 3_600_000 });
   const { turnId, ticketId } = await parked();
   await whileLocked(turnId, async () => {
@@ -74,7 +74,7 @@ test('a decision is answered as made when its turn cannot be woken, and a sweep 
   expect(await h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
 });
 
-test('a turn that is locked does not keep a sweep from waking others', async () => {
+test('a locked turn does not prevent a sweep from waking other turns', async () => {
   const worker = await h.worker({ sweepMs: 3_600_000 });
   const [one, other] = [await parked(), await parked()];
   await worker.close();
@@ -87,7 +87,7 @@ test('a turn that is locked does not keep a sweep from waking others', async () 
   ]);
 });
 
-test('a wait ends when the time of the ticket is over, also where no worker runs', async () => {
+test('a wait ends when the time of its ticket is over, even where no worker runs', async () => {
   const worker = await h.worker();
   const { turnId, ticketId } = await parked();
   await worker.close();
@@ -109,7 +109,7 @@ test('a wait ends with the reason of its signal', async () => {
   await expect(waiting).rejects.toBe(reason);
 });
 
-test('what is wrong in a decision is refused, and decides nothing', async () => {
+test('a decision with invalid fields is refused, and decides nothing', async () => {
   await h.worker();
   const { ticketId } = await parked();
   const person = { id: 'chief', kind: 'person', scopes: ['approvals:write'] };
@@ -144,11 +144,11 @@ test.each([
   { cursor: `approvals:2026-01-01T00:00:00.000000Z:${'-'.repeat(36)}` },
   { run_id: 'a\0' },
   { agent: '\ud800' },
-])('a list by %j is refused', async (options) => {
+])('a list with the filter %j is refused', async (options) => {
   await expect(gate.list(options)).rejects.toMatchObject({ code: 'bad_request' });
 });
 
-test('a ticket names the card of its arguments, which an erasure is given', async () => {
+test('a ticket names the card of its arguments, which an erasure can take', async () => {
   await h.worker();
   const { ticketId } = await parked();
   const { card_id } = (await gate.get(ticketId)).metadata;

@@ -110,7 +110,7 @@ describe('a call that needs an approval', () => {
     expect(await h.rows('select from boxcar.approvals where consumed_at is not null')).toHaveLength(1);
   });
 
-  test('is refused when it is denied, and the turn goes on', async () => {
+  test('is refused when it is denied, and the turn continues', async () => {
     await profile();
     await h.worker();
     const turn = await launch();
@@ -126,7 +126,7 @@ describe('a call that needs an approval', () => {
     ]);
   });
 
-  test('is refused when nobody decides in time, by any sweep', async () => {
+  test('is refused when no decision is made in time, by any sweep', async () => {
     await profile();
     await h.worker({ sweepMs: 3_600_000 });
     const turn = await launch();
@@ -147,7 +147,7 @@ describe('a call that needs an approval', () => {
     expect(await gate.get(ticket)).toMatchObject({ status: 'expired', resolved_by: 'system:auto-expire' });
   });
 
-  test('does not keep the other calls of its step', async () => {
+  test('does not delay the other calls of its step', async () => {
     await profile([PAY, { tool: 'look', arguments: {} }]);
     await h.worker();
     const turn = await launch();
@@ -194,7 +194,7 @@ describe('a call that needs an approval', () => {
     ]);
   });
 
-  test('is asked of nobody when its arguments cannot be read: masks would not find their secrets', async () => {
+  test('is refused without a request when its arguments cannot be read, since their secrets could not be masked', async () => {
     await profile([{ tool: 'pay', arguments: '{"api_key": "sk hidden", "amount": ' }]);
     await h.worker();
     const turn = await launch();
@@ -205,7 +205,7 @@ describe('a call that needs an approval', () => {
     expect(await h.rows('select from boxcar.approvals')).toEqual([]);
   });
 
-  test('is two decisions for two equal calls', async () => {
+  test('needs a separate decision for each of two equal calls', async () => {
     await profile([PAY, PAY]);
     await h.worker();
     const turn = await launch();
@@ -225,7 +225,7 @@ describe('a call that needs an approval', () => {
     expect(paid).toHaveLength(1);
   });
 
-  test('has its time from the approval on', async () => {
+  test('has its full time after the approval', async () => {
     await profile(undefined, { requires_approval: ['pay'], limits: { tool_timeout_seconds: 1 } });
     await h.worker();
     const turn = await launch();
@@ -242,7 +242,7 @@ describe('a call that needs an approval', () => {
     expect(paid).toHaveLength(1);
   });
 
-  test('may be asked for by its tool', async () => {
+  test('can be required by its tool', async () => {
     h.runtime.registerTool({
       name: 'erase_disk',
       description: 'Erases.',
@@ -257,7 +257,7 @@ describe('a call that needs an approval', () => {
     expect(await end(turn)).toMatchObject({ status: 'success' });
   });
 
-  test('goes with its turn when that is canceled: its request is taken back', async () => {
+  test('ends with its turn when the turn is canceled, and its request is withdrawn', async () => {
     await profile();
     await h.worker();
     const turn = await launch();
@@ -271,7 +271,7 @@ describe('a call that needs an approval', () => {
     expect(paid).toEqual([]);
   });
 
-  test('goes with its turn when the time of that is over', async () => {
+  test('ends with its turn when the turn’s time is over', async () => {
     await profile();
     await h.worker();
     const turn = await launch();
@@ -283,11 +283,11 @@ describe('a call that needs an approval', () => {
   });
 });
 
-describe('who decides', () => {
+describe('the right to decide', () => {
   test.each([
     [{ id: 'bot', kind: 'agent', scopes: ['approvals:write'] }, /never decides/],
     [{ id: 'reader', kind: 'key', scopes: ['approvals:read'] }, /approvals:write/],
-  ] as const)('%j may not', async (principal, message) => {
+  ] as const)('is not given to the caller %j', async (principal, message) => {
     await profile();
     await h.worker();
     const turn = await launch();
@@ -302,7 +302,7 @@ describe('who decides', () => {
     await end(turn);
   });
 
-  test('learns of a ticket that is not there', async () => {
+  test('does not help when the ticket does not exist or its id is not valid: the caller gets an error', async () => {
     await expect(gate.approve('01890a5d-ac96-774b-bcce-b302099a8057')).rejects.toMatchObject({
       code: 'not_found',
     });
@@ -337,7 +337,7 @@ rules:
     permission: NEVER
 `;
 
-  test('asks where it says so, keeps its text, and says by which rule', async () => {
+  test('asks where the rule says so, stores its text, and names the rule', async () => {
     await withPolicy(RULES);
     const turn = await launch();
     const ticket = await ticketOf(turn);
@@ -353,14 +353,14 @@ rules:
     expect(paid).toHaveLength(1);
   });
 
-  test('lets through where it allows', async () => {
+  test('lets a call run where the rule allows it', async () => {
     await withPolicy(RULES, 'development');
     expect(await end(await launch())).toMatchObject({ status: 'success' });
     expect(paid).toHaveLength(1);
     expect(await h.rows('select from boxcar.approvals')).toEqual([]);
   });
 
-  test('refuses what it forbids, and asks nobody', async () => {
+  test('refuses a call that the rule forbids, without a request', async () => {
     await withPolicy(RULES.replace('greater_than: 100', 'greater_than: 1'), 'development');
     const turn = await launch();
     expect(await end(turn)).toMatchObject({ status: 'success' });
@@ -375,14 +375,14 @@ rules:
     expect(await h.rows('select from boxcar.approvals')).toEqual([]);
   });
 
-  test('is nothing to tools that it does not name', async () => {
+  test('does not affect tools that it does not name', async () => {
     await withPolicy('tools: { other: { permission: NEVER } }');
     expect(await end(await launch())).toMatchObject({ status: 'success' });
     expect(paid).toHaveLength(1);
   });
 });
 
-test('without a gate, what needs approval is refused', async () => {
+test('without a gate, a call that needs an approval is refused', async () => {
   await h[Symbol.asyncDispose]();
   h = await harness({ approvalMs: null });
   h.runtime.registerTool({
@@ -410,8 +410,8 @@ test('without a gate, what needs approval is refused', async () => {
   ]);
 });
 
-describe('what dies between a decision and its turn', () => {
-  test('is made up for by the sweep', async () => {
+describe('the death of a process between a decision and its turn', () => {
+  test('is repaired by the sweep, which continues the turn', async () => {
     await profile();
     await h.worker();
     const turn = await launch();
@@ -426,7 +426,7 @@ describe('what dies between a decision and its turn', () => {
     expect(paid).toHaveLength(1);
   });
 
-  test('a decision that comes while the turn still runs is not missed, in 30 rounds', async () => {
+  test('a decision that arrives while the turn still runs is not missed, in 30 rounds', async () => {
     await profile([PAY, { tool: 'look', arguments: {} }]);
     await h.worker({ sweepMs: 3_600_000 });
     for (let round = 0; round < 30; round += 1) {
@@ -438,7 +438,7 @@ describe('what dies between a decision and its turn', () => {
   });
 });
 
-test('tickets are listed page by page, and waited for', async () => {
+test('tickets are listed page by page, and a wait for a ticket returns its decision', async () => {
   await profile([PAY, PAY, PAY]);
   await h.worker();
   const turn = await launch();

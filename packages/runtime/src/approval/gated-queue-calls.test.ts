@@ -11,7 +11,7 @@ import { createWorker } from '../worker/worker.js';
 import { ApprovalGate } from './approval-gate.js';
 
 test.each(queueBackends())(
-  'a job is in the queue once its call was approved, and not before, on %s',
+  'a job is put into the queue only after its call was approved, on %s',
   async (kind) => {
     await using backend = await testBackend(kind);
     await using opened = openRuntime({ ...backend.urls, model: createModelRouter() });

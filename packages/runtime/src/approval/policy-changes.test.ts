@@ -92,7 +92,7 @@ const errorOf = async (turnId: TurnId, name = 'pay'): Promise<JsonValue | undefi
     )
   )[0]?.error;
 
-test('an approved call runs when the policy allows it by now', async () => {
+test('an approved call runs when the changed policy allows it', async () => {
   const { turnId, tickets } = await parked();
   change(ALLOW);
   await gate.approve(tickets.get('pay') ?? '');
@@ -103,7 +103,7 @@ test('an approved call runs when the policy allows it by now', async () => {
   ).toHaveLength(1);
 });
 
-test('a call that the policy allows by now runs without a decision, and nobody can decide it later', async () => {
+test('a call that a changed policy allows runs without a decision, and the request can no longer be decided', async () => {
   const { turnId, tickets } = await parked([PAY, REFUND]);
   change(ALLOW.replace('refund', 'other'));
   await gate.deny(tickets.get('refund') ?? '', { reason: 'no' });
@@ -117,7 +117,7 @@ test('a call that the policy allows by now runs without a decision, and nobody c
 test.each([
   ['allows', ALLOW],
   ['asks', ASK_OTHERWISE],
-])('a denial counts, also when the policy %s by now', async (_what, text) => {
+])('a denial counts, also when the changed policy %s', async (_what, text) => {
   const { turnId, tickets } = await parked();
   change(text);
   await gate.deny(tickets.get('pay') ?? '', { reason: 'too much' });
@@ -130,7 +130,7 @@ test.each([
   expect((await gate.list()).approvals).toHaveLength(1);
 });
 
-test('a call that the policy forbids by now leaves no request', async () => {
+test('a call that the changed policy forbids leaves no request', async () => {
   const { turnId, tickets } = await parked([PAY, REFUND]);
   change(FORBID);
   await gate.deny(tickets.get('refund') ?? '');
@@ -139,7 +139,7 @@ test('a call that the policy forbids by now leaves no request', async () => {
   expect(await gate.get(tickets.get('pay') ?? '')).toMatchObject({ status: 'expired' });
 });
 
-test('a call that is asked for again keeps its time', async () => {
+test('a call that is requested again keeps its time', async () => {
   const { turnId, tickets } = await parked([PAY], { limits: { tool_timeout_seconds: 7 } });
   const first = tickets.get('pay') ?? '';
   change(ASK_OTHERWISE);
@@ -157,45 +157,48 @@ test('a call that is asked for again keeps its time', async () => {
 });
 
 test.each([
-  ['nobody had to be asked', ALLOW, ASK],
+  ['no approval was needed', ALLOW, ASK],
   ['it was approved', ASK, FORBID],
-])('a call that was cut off when %s is not judged again, and not run twice', async (_when, before, after) => {
-  const named = (text: string): string => text.replace('pay', 'transfer');
-  change(named(before));
-  let begun = 0;
-  h.runtime.registerTool({
-    name: 'transfer',
-    description: 'Takes long.',
-    input: z.object({}),
-    run: () => {
-      begun += 1;
-      return new Promise(() => undefined);
-    },
-  });
-  await h.profile('payer', [{ calls: [{ tool: 'transfer', arguments: {} }] }, { say: 'done' }], {
-    tools: ['transfer'],
-  });
-  await h.worker();
-  const { turn_id: turnId } = (await h.runtime.submit('launch_principal', {
-    profile_name: 'payer',
-    instruction: 'go',
-  })) as { turn_id: TurnId };
-  if (before === ASK) {
-    const ticket = await waitFor(async () => (await gate.list()).approvals[0], { message: 'a ticket' });
-    await gate.approve(ticket.ticket_id);
-  }
-  await waitFor(() => begun === 1, { message: 'the call is begun' });
-  change(named(after));
-  // The state that a takeover leaves after the death of its worker.
-  await h.rows(
-    `update boxcar.turns set status = 'dispatched', epoch = epoch + 1, holder_id = null, dispatched_at = now() - interval '1 minute' where id = $1`,
-    [turnId],
-  );
-  expect(await end(turnId)).toMatchObject({ status: 'success' });
-  expect(begun).toBe(1);
-  expect(await errorOf(turnId, 'transfer')).toMatchObject({ code: 'outcome_unknown' });
-  expect((await gate.list({ status: 'pending' })).approvals).toEqual([]);
-});
+])(
+  'a call that was interrupted when %s is not judged again, and does not run twice',
+  async (_when, before, after) => {
+    const named = (text: string): string => text.replace('pay', 'transfer');
+    change(named(before));
+    let begun = 0;
+    h.runtime.registerTool({
+      name: 'transfer',
+      description: 'Takes long.',
+      input: z.object({}),
+      run: () => {
+        begun += 1;
+        return new Promise(() => undefined);
+      },
+    });
+    await h.profile('payer', [{ calls: [{ tool: 'transfer', arguments: {} }] }, { say: 'done' }], {
+      tools: ['transfer'],
+    });
+    await h.worker();
+    const { turn_id: turnId } = (await h.runtime.submit('launch_principal', {
+      profile_name: 'payer',
+      instruction: 'go',
+    })) as { turn_id: TurnId };
+    if (before === ASK) {
+      const ticket = await waitFor(async () => (await gate.list()).approvals[0], { message: 'a ticket' });
+      await gate.approve(ticket.ticket_id);
+    }
+    await waitFor(() => begun === 1, { message: 'the call is begun' });
+    change(named(after));
+    // The state that a takeover leaves after the death of its worker.
+    await h.rows(
+      `update boxcar.turns set status = 'dispatched', epoch = epoch + 1, holder_id = null, dispatched_at = now() - interval '1 minute' where id = $1`,
+      [turnId],
+    );
+    expect(await end(turnId)).toMatchObject({ status: 'success' });
+    expect(begun).toBe(1);
+    expect(await errorOf(turnId, 'transfer')).toMatchObject({ code: 'outcome_unknown' });
+    expect((await gate.list({ status: 'pending' })).approvals).toEqual([]);
+  },
+);
 
 test('a claim that has lost its turn makes no second ticket', async () => {
   const { turnId, tickets } = await parked();

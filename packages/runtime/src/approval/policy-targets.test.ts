@@ -66,7 +66,7 @@ test.each([
   expect(await h.rows('select from boxcar.turns')).toHaveLength(1);
 });
 
-test('an id of an agent counts as its name', async () => {
+test('the id of an agent counts as its name', async () => {
   await open();
   const { agent_id } = (await h.runtime.submit('provision_agent', {
     action: 'create',
@@ -93,7 +93,7 @@ test('targets that a policy allows are reached', async () => {
   ).toBe('success');
 });
 
-test('calls of one step ask once for the name of their agent', async () => {
+test('the calls of a step look up the name of their agent once', async () => {
   await open();
   h.runtime.registerTool({
     name: 'look',

@@ -68,14 +68,14 @@ async function place(
   };
 }
 
-describe.each(queueBackends())('a cancel that is put in front, on %s', (kind) => {
+describe.each(queueBackends())('a cancel that is put at the front, on %s', (kind) => {
   test('overtakes a full queue', async () => {
     await using p = await place(kind);
     const { cancel, others } = await p.answered();
     expect(others.filter((at) => at < cancel)).toEqual([]);
   });
 
-  test('stays in front while the database refuses everything for a time', async () => {
+  test('stays at the front while the database refuses everything for a time', async () => {
     await using p = await place(kind, (pool) =>
       pool.query(`
         create function public.refuse() returns trigger language plpgsql as $$ begin raise exception 'not now' using errcode = '28P01'; end $$;

@@ -87,7 +87,7 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
       /^internal_error: (fetch failed|bad port)/,
     ],
     [
-      'cannot reach its own database',
+      'cannot connect to its own database',
       () => ({
         handle: async () => {
           const client = new pg.Client({ connectionString: 'postgres://nobody:none@127.0.0.1:1/none' });
@@ -98,7 +98,7 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
       /^internal_error: /,
     ],
     [
-      'meets a deadlock in its own database',
+      'causes a deadlock in its own database',
       ({ database }) => ({
         handle: async () => {
           const client = new pg.Client({ connectionString: database.url });
@@ -175,7 +175,7 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
     expect(door.events).not.toContain('door.retry');
   });
 
-  test('a statement of its own that names a missing table fails its job, whatever build the schema belongs to', async () => {
+  test('a handler’s own statement that names a missing table fails its job, whichever build the schema belongs to', async () => {
     await using backend = await testBackend(kind);
     await using door = program(backend);
     let runs = 0;
@@ -193,7 +193,7 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
     expect(runs).toBe(1);
   });
 
-  test('a deadlock of the transaction of the kernel, and a lost connection, are tried again', async () => {
+  test('a deadlock in the kernel’s transaction and a lost connection are tried again', async () => {
     await using backend = await testBackend(kind);
     await using door = program(backend);
     const runs = { deadlock: 0, serialization: 0, lost: 0, read: 0 };
@@ -314,7 +314,7 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
     expect([...second.events, ...third.events]).not.toContain('door.handed_back');
   });
 
-  test('a job is handed back while a process lives that only serves a door and knows its primitive', async () => {
+  test('a job is handed back while a process lives that only serves a door and knows the primitive', async () => {
     await using backend = await testBackend(kind);
     await using knows = program(backend);
     const held = gate();
@@ -357,7 +357,7 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
     );
   });
 
-  test('a process whose lease has lapsed for a moment still counts', async () => {
+  test('a process whose lease has lapsed for a moment still counts as a process that knows the primitive', async () => {
     await using backend = await testBackend(kind);
     await using lacks = program(backend);
     lacks.serve();
@@ -380,7 +380,7 @@ describe.each(queueBackends())('custom primitives at the queue door on %s', (kin
     expect(await queue.getFailedCount()).toBe(1);
   });
 
-  test('a job whose arguments only another version of its primitive takes is handed back to that version', async () => {
+  test('a job whose arguments only another version of its primitive accepts is handed back to that version', async () => {
     await using backend = await testBackend(kind);
     await using older = program(backend);
     await using newer = program(backend);

@@ -237,7 +237,7 @@ function heldModel(): {
 const success = (result: string): unknown => expect.objectContaining({ status: 'success', result });
 
 describe.each(queueBackends())('the queue door on %s', (kind) => {
-  test('takes null for what is optional in a job and in its arguments as not given', async () => {
+  test('treats null for an optional field of a job and of its arguments as not given', async () => {
     await using s = await scene(kind);
     s.door.serve();
     const nulls = { source_agent_id: null, parent_turn_id: null, channel_id: null, idempotency_key: null };
@@ -251,7 +251,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     expect(text.reason).toMatch(/^bad_request: data/);
   });
 
-  test('serves a process that knows nothing but BullMQ, and 100 waiting callers do not block the 101st', async () => {
+  test('serves a process that uses only BullMQ, and 100 waiting callers do not block the 101st', async () => {
     await using s = await scene(kind);
     await s.door.profile('late', [{ say: 'late {{instruction}}' }], { worker_target: 'later' });
     const server = spawnNode(new URL('../testing/worker-process.ts', import.meta.url), [
@@ -305,7 +305,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     await server.kill('SIGTERM');
   });
 
-  test('the answer of a job that waited warns of a secret in its input', async () => {
+  test('answers a job that waited with a warning about a secret in its input', async () => {
     using _secrets = declareSecrets({ A_TOOL_TOKEN: 'sk-door-test-0123456789' });
     await using s = await scene(kind);
     s.door.serve();
@@ -321,7 +321,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     );
   });
 
-  test('wakes a waiting job whose turn ended between the look and the move', async () => {
+  test('wakes a waiting job whose turn ended between the check and the move to the delayed jobs', async () => {
     await using s = await scene(kind);
     await using proxy = await tcpProxy(s.backend.connection.url);
     // The door's own queue does not answer while the turn ends: the job remains active, and the knock finds it in that state.
@@ -345,7 +345,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     await checkInvariants(s.backend.database.pool);
   });
 
-  test('wakes a waiting job by the sweep when the knock was lost', async () => {
+  test('wakes a waiting job by the sweep when the notice was lost', async () => {
     await using s = await scene(kind);
     const model = heldModel();
     await using proxy = await tcpProxy(s.backend.connection.url);
@@ -390,7 +390,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     });
   });
 
-  test('gives every job under one key the first answer, at once when it waits, and runs the turn once', async () => {
+  test('gives every job with the same key the first answer, at once when it waits, and runs the turn once', async () => {
     await using s = await scene(kind);
     const model = heldModel();
     s.door.serve();
@@ -411,7 +411,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     await checkInvariants(s.backend.database.pool);
   });
 
-  test('answers a fork_join with its results, and every other job under its key, waking them by the end of the batch', async () => {
+  test('answers a fork_join with its results, and wakes every other job with its key at the end of the batch', async () => {
     await using s = await scene(kind);
     await s.door.profile('late', [{ say: 'late {{instruction}}' }], { worker_target: 'later' });
     s.door.serve();
@@ -469,7 +469,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     expect(await turnCount(s.backend)).toBe(before + 2);
   });
 
-  test('answers a job that waits under a turn which has ended meanwhile', async () => {
+  test('answers a job that waits with the key of a turn that has ended meanwhile', async () => {
     await using s = await scene(kind);
     s.door.serve();
     await s.door.profile('early', [{ say: 'early' }], { worker_target: 'early' });
@@ -489,7 +489,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     await checkInvariants(s.backend.database.pool);
   });
 
-  test('fails bad input and refusals at once with code and message, whatever attempts says, and writes nothing', async () => {
+  test('fails bad input and refusals at once with code and message, whatever the option attempts says, and writes nothing', async () => {
     await using s = await scene(kind);
     const foreign = await foreignProject(s.backend, s.door.runtime);
     s.door.serve();
@@ -624,7 +624,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     expect(await countRows(s.backend)).toEqual(before);
   });
 
-  test('does not fail a job for trouble that passes, whatever attempts says', async () => {
+  test('does not fail a job because of a temporary failure, whatever the option attempts says', async () => {
     await using s = await scene(kind);
     let runs = 0;
     s.door.runtime.registerHandler('unsteady', {
@@ -653,7 +653,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     );
   });
 
-  test.each(['cut off', 'stalled'])('answers once the database is back that was %s', async (fault) => {
+  test.each(['cut off', 'stalled'])('answers when the database is back after it was %s', async (fault) => {
     await using backend = await testBackend(kind);
     await using proxy = await tcpProxy(backend.database.url);
     await using s = await scene(kind, { databaseUrl: proxy.url }, backend);
@@ -688,7 +688,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     expect(await turnCount(backend)).toBe(3);
   });
 
-  test('fails a job once whose handler does not answer before its deadline, and frees the connection', async () => {
+  test('fails a job once when its handler does not answer before its deadline, and frees the connection', async () => {
     await using s = await scene(kind);
     const program = s.program({ handlerTimeoutMs: 1_000 });
     let runs = 0;
@@ -716,7 +716,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
   test.each<[string, string, RegExp]>([
     ['names a missing table', 'select from no_such_table', /no_such_table/],
     ['exceeds its own limit', 'set local statement_timeout = 20; select pg_sleep(10)', /statement timeout/],
-  ])('fails a job once whose handler %s', async (_title, text, expected) => {
+  ])('fails a job once when its handler %s', async (_title, text, expected) => {
     await using s = await scene(kind);
     const program = s.program();
     let runs = 0;
@@ -763,7 +763,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     expect(runs).toBeGreaterThan(1);
   });
 
-  test('fails a job once whose handler lets its transaction wait until the server has ended it', async () => {
+  test('fails a job once when its handler lets its transaction wait until the server has ended it', async () => {
     await using s = await scene(kind);
     const program = s.program();
     using _limits = limitByLease(program.runtime.pool, 1_000);
@@ -793,7 +793,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     expect(runs).toBe(1);
   });
 
-  test('accepts once what was committed when the answer of the database got lost', async () => {
+  test('accepts a job once when the answer to its commit was lost', async () => {
     await using backend = await testBackend(kind);
     await using proxy = await tcpProxy(backend.database.url);
     await using s = await scene(kind, { databaseUrl: proxy.url }, backend);
@@ -819,7 +819,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
   });
 
   test.each(['question', 'answer'])(
-    'neither fails nor repeats a job when its queue breaks off while the job is being completed (%s lost)',
+    'neither fails nor repeats a job when its queue fails while the job is being completed (%s lost)',
     async (lost) => {
       await using backend = await testBackend(kind);
       await using proxy = await tcpProxy(backend.connection.url);
@@ -860,7 +860,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     },
   );
 
-  test('closes after the jobs in hand, and gives nothing away that it was just being handed', async () => {
+  test('closes after its jobs in progress, and loses no job that it is just receiving', async () => {
     await using s = await scene(kind);
     let letGo = (): void => undefined;
     const released = new Promise<void>((settle) => {
@@ -893,7 +893,7 @@ describe.each(queueBackends())('the queue door on %s', (kind) => {
     expect((await answerOf(s.queue, later)).answer).toEqual({ runs: 2 });
   });
 
-  test('fails no job because its own runtime was closed: another process answers it', async () => {
+  test('fails no job because its own runtime was closed: another process answers the job', async () => {
     await using s = await scene(kind);
     const handled = (handle: () => Promise<JsonValue>) => ({
       description: 'Answers.',

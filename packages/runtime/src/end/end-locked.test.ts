@@ -212,7 +212,7 @@ describe('a turn whose end cannot be written', () => {
   });
 });
 
-test('a failure that affects all turns of a run is not the fault of single turns: nothing is written', async () => {
+test('a failure that affects all turns of a run is not charged to single turns: nothing is written', async () => {
   const root = await launch('absent');
   await Promise.all(Array.from({ length: 40 }, () => launch('absent', root)));
   await h.rows(

@@ -92,7 +92,7 @@ describe('a batch that is due when its process has died', () => {
     return batch?.id ?? ('' as BatchId);
   };
 
-  test('is ended by the sweep, and its parent goes on', async () => {
+  test('is ended by the sweep, and its parent continues', async () => {
     await due();
     await sweep();
     await ended();
@@ -100,7 +100,7 @@ describe('a batch that is due when its process has died', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('is ended once by however many at the same time, and its result is recorded once', async () => {
+  test('is ended once, however many processes try at the same time, and its result is recorded once', async () => {
     const batchId = await due();
     await Promise.all(Array.from({ length: 8 }, () => finishBatch(h.runtime, batchId)));
     await ended();
@@ -109,7 +109,7 @@ describe('a batch that is due when its process has died', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('before its members were ended early, has them ended by the sweep', async () => {
+  test('has its members ended by the sweep when the process died before it ended them early', async () => {
     const { batchId } = await forked([task('parked'), task('parked'), task('parked')], { fail_fast: true });
     await endUnheard((await children()).slice(0, 1));
     // The state that such a process has reached.

@@ -157,7 +157,7 @@ export async function tellParent(
     );
   }
   throw new KernelError('internal_error', {
-    message: `The end of turn ${turnId} could not be told: its parent's tape is reset again and again.`,
+    message: `The end of turn ${turnId} could not be reported: its parent's tape is reset again and again.`,
     details: { turn_id: turnId },
   });
 }

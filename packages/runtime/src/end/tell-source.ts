@@ -135,7 +135,7 @@ export async function tellSource(
     return;
   }
   throw new KernelError('internal_error', {
-    message: `The end of handoff ${handoffId} could not be told: the tape of its source agent is reset again and again.`,
+    message: `The end of handoff ${handoffId} could not be reported: the tape of its source agent is reset again and again.`,
     details: { handoff_id: handoffId },
   });
 }

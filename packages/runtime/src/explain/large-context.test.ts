@@ -93,7 +93,7 @@ async function withReadCards<T>(onRead: () => void, work: () => Promise<T>): Pro
   }
 }
 
-test('between two prompts that are built the process does other things', async () => {
+test('the process does other work between building two prompts', async () => {
   const counted = countUnits();
   onBuilt = counted.add;
   const answer = await h.runtime.why(turnId, 'a text that is nowhere');
@@ -103,7 +103,7 @@ test('between two prompts that are built the process does other things', async (
   expect(counted.most).toBe(1);
 });
 
-test('the rows of a context become cards in slices, between which the process does other things', async () => {
+test('the rows of a context become cards in slices, and the process does other work between slices', async () => {
   const counted = countUnits();
   const answer = await withReadCards(counted.add, () => h.runtime.why(turnId, 'a cat'));
   counted.stop();
@@ -112,7 +112,7 @@ test('the rows of a context become cards in slices, between which the process do
   expect(counted.most).toBeLessThanOrEqual(250);
 });
 
-test('the words of large cards are rendered one card at a time, and once for all prompts', async () => {
+test('the texts of large cards are rendered one card at a time, and once for all prompts', async () => {
   const count = 12;
   const data = (at: number) => ({
     at,

@@ -55,7 +55,7 @@ function countTurns(onTurn: (turns: number) => void = () => undefined) {
   return counted;
 }
 
-test('a text that is not there is looked for in slices, between which the process does other things', async () => {
+test('a text that does not occur is searched for in slices, and the process does other work between slices', async () => {
   expect(characters).toBeGreaterThan(5_000_000);
   const counted = countTurns();
   const answer = await prompts.why('line 3 and no more of these');
@@ -69,7 +69,7 @@ test('a text that is not there is looked for in slices, between which the proces
   expect(counted.turns).toBeGreaterThan((2 * characters) / SLICE_CHARACTERS);
 });
 
-test('what is found in prompts that were not kept is told as ever, and so is what is asked again', async () => {
+test('a search also finds texts in prompts that were not kept, and gives the same answer again', async () => {
   for (const _time of [1, 2]) {
     expect(await prompts.why(`At ${LOOKS - 1} it says`)).toMatchObject({
       outcome: 'found',
@@ -102,6 +102,6 @@ test('a signal ends the search between two slices, with its reason', async () =>
   await expect(h.runtime.why(turnId, 'line', { signal: stop.signal })).rejects.toBe(reason);
 });
 
-test('it is read in the same number of statements as a short turn', async () => {
+test('the turn is read in the same number of statements as a short turn', async () => {
   expect(await statementsOf(h.database, () => h.runtime.why(turnId, 'line 3'))).toHaveLength(12);
 });

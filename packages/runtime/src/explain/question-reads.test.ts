@@ -71,9 +71,10 @@ afterAll(async () => {
 
 const QUESTIONS: Readonly<Record<string, (pool: pg.Pool) => Promise<unknown>>> = {
   explain: (pool) => explainStep(pool, ended, { project }),
-  'explain by the beginning of an id': (pool) => explainStep(pool, ended.slice(0, 30), { project }),
-  'why of a text that is there': (pool) => why(pool, ended, { text: 'Find it out', project }),
-  'why of a text that is not there': (pool) => why(pool, ended, { text: 'a text that is nowhere', project }),
+  'explain by a prefix of an id': (pool) => explainStep(pool, ended.slice(0, 30), { project }),
+  'why of a text that occurs': (pool) => why(pool, ended, { text: 'Find it out', project }),
+  'why of a text that does not occur': (pool) =>
+    why(pool, ended, { text: 'a text that is nowhere', project }),
   'why-stuck': async (pool) => loadWaitFacts(pool, (await findTurnId(pool, waiting, project)).turnId),
   'why-stuck of a turn that has ended': (pool) => loadWaitFacts(pool, ended),
   'tree of a turn': async (pool) => loadTree(pool, (await findTree(pool, ended, { project })).roots),
@@ -89,7 +90,7 @@ const QUESTIONS: Readonly<Record<string, (pool: pg.Pool) => Promise<unknown>>> =
 const sum = (reads: ReadonlyMap<string, number>): number =>
   [...reads].reduce((total, [name, n]) => (name === 'schema_version' ? total : total + n), 0);
 
-test.each(Object.entries(QUESTIONS))('%s reads little of a large database', async (name, ask) => {
+test.each(Object.entries(QUESTIONS))('the report %s reads little of a large database', async (name, ask) => {
   const [{ n } = { n: 0 }] = await h.rows<{ n: number }>('select count(*)::int as n from boxcar.turns');
   expect(n).toBeGreaterThan(10 * LITTLE);
   for (const pool of [early, late]) {

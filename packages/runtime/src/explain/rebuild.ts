@@ -141,7 +141,7 @@ function findDifferences(
       {
         code: 'not_committed',
         message:
-          'This attempt was never committed: what it sent is not recorded, and entries written since it was opened may be missing here.',
+          'This attempt was never committed: its prompt is not recorded, and entries written since it was opened may be missing here.',
       },
     ];
   }
@@ -177,14 +177,14 @@ function findDifferences(
     const agrees = step.manifest !== null && difference === undefined;
     findings.push({
       code: 'tools_unknown',
-      message: `The rows do not tell which tools this step offered, so its hash cannot be checked.${
-        agrees ? ' Its messages come from the sources that its manifest names.' : ''
+      message: `The rows do not record which tools this step offered, so its hash cannot be checked.${
+        agrees ? ' Its messages are from the sources that its manifest names.' : ''
       }`,
     });
   } else if (findings.length === 0) {
     findings.push({
       code: 'prompt_differs',
-      message: 'The rebuilt prompt has another hash than the one that was sent.',
+      message: 'The hash of the rebuilt prompt differs from the hash of the sent prompt.',
     });
   }
   return findings;

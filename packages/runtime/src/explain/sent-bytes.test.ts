@@ -355,6 +355,6 @@ const COVERED = [
   ),
 ];
 
-test('the scenes show what they are there for', () => {
+test('the scenes cover every case that they are meant to cover', () => {
   expect([...stage.seen].toSorted()).toEqual(expect.arrayContaining(COVERED));
 });

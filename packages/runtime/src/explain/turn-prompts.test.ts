@@ -83,7 +83,7 @@ const tamper = async (sql: string, values: unknown[] = []): Promise<void> => {
 };
 
 describe('explain', () => {
-  test('names profile, packing rules, tape entries, notices and tools behind each message', async () => {
+  test('names the profile, packing rules, tape entries, notices and tools that produced each message', async () => {
     await h.profile(
       'expert',
       [
@@ -149,7 +149,7 @@ describe('explain', () => {
     expect((await h.runtime.explainStep(turn.turn_id, { step: 1 })).messages).toHaveLength(3);
   });
 
-  test('names the profile behind a tool that it declares itself', async () => {
+  test('names the profile as the source of a tool that it declares itself', async () => {
     const parameters = { type: 'object', properties: { ticket: { type: 'string' } } };
     await h.profile('expert', [{ say: 'ok' }], {
       tools: ['look', { name: 'read_ticket', description: 'Reads it.', parameters, target: 'tickets' }],
@@ -184,7 +184,7 @@ describe('explain', () => {
     expect(explained.messages.at(-1)).toMatchObject({ source: 'notice', notice: 'steps_left', cards: [] });
   });
 
-  test('follows an inherited card through the boxes it came by to the one that holds it', async () => {
+  test('follows an inherited card through the boxes that passed it on to the box that holds it', async () => {
     await h.profile('first', [{ say: 'noted' }]);
     await h.profile('second', [{ say: 'noted' }]);
     await h.worker();
@@ -219,7 +219,7 @@ describe('explain', () => {
     ]);
   });
 
-  test('names the grant under which a box was read, or whose box it was', async () => {
+  test('names the grant by which a box was read, or the owner of the box', async () => {
     await h.profile('writer', [{ say: 'My cat is grey.' }]);
     await h.profile('boss', [{ say: 'ok' }], { tools: ['launch_principal', 'create_box'], ...ANYONE });
     await h.profile('reader', [{ say: 'ok' }]);
@@ -255,7 +255,7 @@ describe('explain', () => {
     });
   });
 
-  test('names the turns of the agent as what lets it read the output of its child', async () => {
+  test('names the turns of the agent as its right to read the output of its child', async () => {
     await h.profile('child', [{ say: 'Seven cats.' }]);
     await h.profile(
       'boss',
@@ -296,7 +296,7 @@ describe('explain', () => {
     await checkPrompts(h.database.pool, model.requests);
   });
 
-  test('tells a clone’s history from its own context, and by what right it was seen', async () => {
+  test('distinguishes a clone’s history from its own context, and names the right to see it', async () => {
     await h.profile('expert', [{ calls: [{ tool: 'look' }] }, { say: 'One cat.' }], { tools: ['look'] });
     await h.worker();
     const source = await ended(await launch('expert'));
@@ -334,7 +334,7 @@ describe('explain', () => {
     expect(new Set(rights)).toEqual(new Set(['operator']));
   });
 
-  test("tells an agent's own anchor from one that came from outside", async () => {
+  test('distinguishes an agent’s own anchor from an anchor from outside', async () => {
     const handoff = { tool: 'tape.handoff', arguments: { name: 'mine', summary: 'It is done.' } };
     await h.profile('expert', [{ calls: [handoff] }, { say: 'ok' }], { tools: ['tape.handoff'] });
     await h.profile('reader', [{ say: 'ok' }]);
@@ -355,7 +355,7 @@ describe('explain', () => {
     expect(card.place).toMatchObject({ entry: 'anchor', anchor: 'theirs', written_by: 'outside' });
   });
 
-  test('says of a rolling tape which entries are of earlier turns, and what an anchor and metadata leave out', async () => {
+  test('says which entries of a rolling tape belong to earlier turns, and what an anchor and metadata leave out', async () => {
     await h.profile('expert', [{ say: 'Noted: {{instruction}}' }]);
     await h.worker();
     const hidden = await box('Nobody reads this.', { metadata: { context: false } });
@@ -380,7 +380,7 @@ describe('explain', () => {
     ]);
   });
 
-  test('stays true when an anchor is written in mid step: before it, behind it, and what it left out', async () => {
+  test('stays correct when an anchor is written during a step: before it, after it, and for the part that it left out', async () => {
     // Written as the tape's own code writes it: the view continues from the step that was open.
     h.runtime.registerTool({
       name: 'mark',
@@ -436,7 +436,7 @@ describe('an attempt', () => {
       gate = { arrived: resolve };
     });
 
-  test('under way is explained as far as its rows tell, and says so', async () => {
+  test('that is under way is explained as far as its rows allow, and is marked as such', async () => {
     await h.profile('expert', [{ say: 'ok' }], { tools: ['look'] });
     const arrived = holdUp();
     await h.worker();
@@ -462,7 +462,7 @@ describe('an attempt', () => {
     });
   });
 
-  test('that was lost stands beside the one that was committed', async () => {
+  test('that was lost is shown next to the committed attempt', async () => {
     await h.profile('expert', [{ say: 'ok' }], { tools: ['look'] });
     const arrived = holdUp();
     const worker = await h.worker();
@@ -483,7 +483,7 @@ describe('an attempt', () => {
   });
 });
 
-describe('a prompt that cannot be proven', () => {
+describe('explain on a prompt that cannot be verified', () => {
   let turn: Receipt;
 
   beforeEach(async () => {
@@ -518,7 +518,7 @@ describe('a prompt that cannot be proven', () => {
     expect(explained.messages.flatMap(({ cards }) => cards).filter((card) => card.is_erased)).toHaveLength(1);
   });
 
-  test('names the message from which the sources differ', async () => {
+  test('names the first message in which the sources differ', async () => {
     await tamper("delete from boxcar.tape_entries where kind = 'tool_result'");
     const explained = await explain(2);
     expect(explained.verified).toBe(false);
@@ -527,12 +527,12 @@ describe('a prompt that cannot be proven', () => {
     ]);
   });
 
-  test('says when nothing is missing and the hash is another one', async () => {
+  test('reports another hash when nothing is missing', async () => {
     await tamper("update boxcar.steps set prompt_hash = sha256('x')");
     expect(await explain(1)).toMatchObject({ verified: false, findings: [{ code: 'prompt_differs' }] });
   });
 
-  test('of a step from before tools were kept is checked by its manifest; without tools, by its hash', async () => {
+  test('checks a step from before tools were stored by its manifest, and a step without tools by its hash', async () => {
     await tamper('update boxcar.steps set toolset_hash = null');
     const explained = await explain(1);
     expect(explained).toMatchObject({ verified: false, tools: null, findings: [{ code: 'tools_unknown' }] });
@@ -545,8 +545,8 @@ describe('a prompt that cannot be proven', () => {
   });
 });
 
-describe('what is asked for', () => {
-  test('is found by the beginning of its id, within its project alone', async () => {
+describe('the step that is requested', () => {
+  test('is found by a prefix of its id, only within its project', async () => {
     await h.profile('expert', [{ say: 'ok' }]);
     await h.worker();
     const turn = await ended(await launch('expert'));
@@ -562,10 +562,10 @@ describe('what is asked for', () => {
   });
 
   test.each([
-    ['no id', 'nonsense', {}, 'bad_request', 'is not a turn id'],
-    ['no turn', '00000000-0000-7000-8000-00000000dead', {}, 'not_found', 'No turn'],
+    ['not an id', 'nonsense', {}, 'bad_request', 'is not a turn id'],
+    ['not a turn', '00000000-0000-7000-8000-00000000dead', {}, 'not_found', 'No turn'],
     [
-      'no project',
+      'not a project',
       '00000000-0000-7000-8000-00000000dead',
       { projectId: 'nowhere' },
       'not_found',
@@ -578,7 +578,7 @@ describe('what is asked for', () => {
     });
   });
 
-  test('says which steps and attempts there are when it names another', async () => {
+  test('is refused with the list of steps and attempts when it does not exist', async () => {
     await h.profile('expert', [{ calls: [{ tool: 'look' }] }, { say: 'ok' }], { tools: ['look'] });
     const waiting = await launch('expert');
     const explain = (choice = {}) => h.runtime.explainStep(waiting.turn_id, choice);
@@ -629,7 +629,7 @@ describe('why', () => {
     );
   });
 
-  test('answers own words with their card, wherever they stand', async () => {
+  test('attributes a card’s own words to the card, wherever they occur', async () => {
     expect(part(await ask('Count the cats'))).toMatchObject({
       rule: 'text',
       is_own: true,
@@ -649,7 +649,7 @@ describe('why', () => {
     expect(part(await ask('"seen":"a'))).toMatchObject({ rule: 'result', card: { type: 'tool.result' } });
   });
 
-  test('answers what a rule words with the rule and the card it is about', async () => {
+  test('attributes the words of a rule to the rule and its card', async () => {
     expect(part(await ask('Parent agent: '))).toMatchObject({
       rule: 'parent',
       is_own: false,
@@ -670,7 +670,7 @@ describe('why', () => {
     expect(part(await ask('additionalProperties'))).toMatchObject({ rule: 'tool_parameters' });
   });
 
-  test('splits a text that several wrote, also over two messages', async () => {
+  test('splits a text with several sources into its parts, also across two messages', async () => {
     const framed = await ask('] A rule from');
     expect([part(framed, 0), part(framed, 1)]).toMatchObject([
       { text: '] ', rule: 'note', is_own: false },
@@ -684,7 +684,7 @@ describe('why', () => {
     ]);
   });
 
-  test('finds what was copied from a terminal', async () => {
+  test('finds a text that was copied from a terminal', async () => {
     expect(await ask('You count\n    animals,  and')).toMatchObject({
       outcome: 'found',
       match: 'whitespace',
@@ -694,7 +694,7 @@ describe('why', () => {
     expect(part(cat)).toMatchObject({ rule: 'result', text: 'a \\"cat\\"\\non a mat' });
   });
 
-  test('lists all places, own words of one card first, and all steps', async () => {
+  test('lists all places, places in a card’s own words first, and all steps', async () => {
     const answer = await ask('look', { step: 2 });
     if (answer.outcome !== 'found') throw new Error('not found');
     expect(answer).toMatchObject({ step: 2, steps: [2], match: 'exact' });
@@ -709,7 +709,7 @@ describe('why', () => {
     expect(letters.place_count).toBeGreaterThan(20);
   });
 
-  test('says of a text that no prompt shows where it is instead', async () => {
+  test('says where a text is that no prompt shows', async () => {
     expect(await ask('One cat, I say.')).toMatchObject({
       outcome: 'not_found',
       searched_steps: [1, 2],
@@ -732,7 +732,7 @@ describe('why', () => {
     });
   });
 
-  test('says when the text stands in a card that was left out', async () => {
+  test('says when the text is in a card that was left out', async () => {
     const hidden = await box('Nobody reads this.', { metadata: { context: false } });
     turn = await ended(await launch('expert', { context_box_id: hidden }));
     expect(await ask('Nobody reads this')).toMatchObject({
@@ -773,7 +773,7 @@ describe('why', () => {
     },
   );
 
-  test('answers framings of notices, reminders, quoted calls and results, anchors and result fields', async () => {
+  test('names the rule that produced notices, reminders, quoted calls and results, anchors and result fields', async () => {
     await h.profile(
       'heir',
       [{ say: 'done?' }, { calls: [{ tool: 'submit_result', arguments: { result: { n: 1 } } }] }],
@@ -803,7 +803,7 @@ describe('why', () => {
   });
 });
 
-test('a turn of many steps is explained and searched as any other', async () => {
+test('explains and searches a turn of many steps like any other turn', async () => {
   const steps = Array.from({ length: 50 }, (_none, index) => ({
     say: `Look ${index + 1}.`,
     calls: [{ tool: 'look' }],
@@ -847,7 +847,7 @@ describe('the number of statements', () => {
     expect(await cost(why(many))).toBe(statements);
   });
 
-  test('of a step does not grow by its tools: a list is written once in a process', async () => {
+  test('of a step does not grow with its tools: a process writes a list of tools once', async () => {
     await h.profile('expert', [{ say: 'ok' }], { tools: ['look'] });
     await h.worker();
     const writes = (statements: readonly string[]) =>

@@ -13,7 +13,7 @@ import {
 import { forkJoin } from '../testing/faults/scenarios-joins.js';
 import { Survival } from '../testing/faults/survival.js';
 
-describe('cancels and budgets, cut at every kind of statement, end as they may', { timeout: 600_000 }, () => {
+describe('cancels and budgets, cut at every kind of statement, end correctly', { timeout: 600_000 }, () => {
   const ELSEWHERE = [delegations, forkJoin];
   const SCENARIOS = [
     cancelTree,

@@ -3,7 +3,9 @@ import { delegations } from '../testing/faults/scenarios.js';
 import { erasures } from '../testing/faults/scenarios-erasure.js';
 import { Survival } from '../testing/faults/survival.js';
 
-describe('erasures, cut at every kind of statement, leave no word', { timeout: 600_000 }, () => {
+describe('erasures, cut at every kind of statement, leave none of the erased words', {
+  timeout: 600_000,
+}, () => {
   let survival: Survival;
   beforeAll(async () => {
     survival = await Survival.open([delegations, erasures]);

@@ -11,7 +11,9 @@ import {
 } from '../testing/faults/scenarios-joins.js';
 import { Survival } from '../testing/faults/survival.js';
 
-describe('joins, cut at every kind of statement, answer as without faults', { timeout: 600_000 }, () => {
+describe('joins, cut at every kind of statement, give the same answer as without faults', {
+  timeout: 600_000,
+}, () => {
   const SCENARIOS = [forkJoin, failFast, minSuccess, batchDeadline, nestedForkJoin, collectLater, warmCache];
   let survival: Survival;
   beforeAll(async () => {

@@ -93,7 +93,7 @@ const works = async ({ key }: { readonly key: string }): Promise<boolean> =>
   (await authenticateKey(database.pool, key)) !== undefined;
 
 describe('a request about a key that is cut at any of its statements', () => {
-  test('leaves no key beside the one that it has shown; one that nobody was shown is listed, and ends when it is revoked', async () => {
+  test('leaves only the key that it has shown; a key that was never shown is listed, and ends when it is revoked', async () => {
     await cutEverywhere({
       prepare: () => Promise.resolve(),
       request: () => make,
@@ -108,7 +108,7 @@ describe('a request about a key that is cut at any of its statements', () => {
     });
   });
 
-  test('leaves the old key or the new one, and a second rotation ends the one that nobody was shown', async () => {
+  test('leaves the old key or the new key, and a second rotation ends a key that was never shown', async () => {
     await cutEverywhere({
       prepare: makeOld,
       request: (old) => (pool) => rotateKey(pool, old.key_id),
@@ -126,7 +126,7 @@ describe('a request about a key that is cut at any of its statements', () => {
     });
   });
 
-  test('leaves a key that works or has ended for good, and a second revocation finds it ended', async () => {
+  test('leaves a key that works or has ended, and a second revocation reports it as ended', async () => {
     await cutEverywhere({
       prepare: makeOld,
       request: (old) => (pool) => revokeKey(pool, old.key_id),

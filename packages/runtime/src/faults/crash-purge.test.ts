@@ -245,7 +245,7 @@ async function dieEverywhere(...args: Parameters<typeof dieAt> extends [number, 
 }
 
 describe('a purge that is killed at each statement', { timeout: 600_000 }, () => {
-  test(`of runs, while one is used for each of ${Object.keys(uses).join(', ')}`, async () => {
+  test(`of runs leaves no broken reference while one is used for each of ${Object.keys(uses).join(', ')}`, async () => {
     const died = await dieEverywhere(
       () => Promise.all(Object.values(uses).map(async (use) => use(await play()))),
       (pool, before) => purgeRuns(pool, { before }),
@@ -253,7 +253,7 @@ describe('a purge that is killed at each statement', { timeout: 600_000 }, () =>
     expect(died).toBeGreaterThan(40);
   });
 
-  test('of tapes, while one of them is forked', async () => {
+  test('of tapes leaves no broken reference while one of them is forked', async () => {
     let n = 0;
     const died = await dieEverywhere(
       async () => {

@@ -12,7 +12,7 @@ const inTheMiddle = (sent: Sent): Fault => {
   return middle;
 };
 
-describe('after one worker has died, the one that takes over dies as well', { timeout: 600_000 }, () => {
+describe('after a worker has died, the worker that takes over dies as well', { timeout: 600_000 }, () => {
   const SCENARIOS = [nestedForkJoin, cancelTree, budgetThatFits];
   let survival: Survival;
   beforeAll(async () => {

@@ -2,7 +2,7 @@ import { afterAll, beforeAll, describe, test } from 'vitest';
 import { servedTools } from '../testing/faults/scenarios-served.js';
 import { Survival } from '../testing/faults/survival.js';
 
-describe('calls of tools of MCP servers, cut at every kind of statement, reach a server once, unless they may run again', {
+describe('calls to tools of MCP servers, cut at every kind of statement, reach a server once, unless they may run again', {
   timeout: 600_000,
 }, () => {
   let survival: Survival;

@@ -149,7 +149,7 @@ const CASES: Readonly<Record<string, Case>> = {
     before: NOTHING,
     after: { ...HANDED, grants: 1, has_turn: true, phase: 'pending' },
   },
-  'a request for somebody elsewhere': {
+  'a request for a target that does not exist': {
     work: requestTo('elsewhere'),
     before: NOTHING,
     after: { ...HANDED, grants: 0, has_turn: false, phase: 'pending' },
@@ -184,7 +184,7 @@ const CASES: Readonly<Record<string, Case>> = {
 };
 
 test.each(Object.entries(CASES))(
-  '%s that is cut at any of its statements is done whole or not at all, and once in the end',
+  '%s that is cut at any of its statements is done completely or not at all, and in the end once',
   async (_name, { prepare, work, finish, before, after }) => {
     const play = async (fault?: StatementFault): Promise<Life> => {
       const session_key = await open();

@@ -81,7 +81,7 @@ const CASES: Readonly<Record<string, Case>> = {
     outcome: 'registered',
     afterwards: { status: 'active', context_entries: 1 },
   },
-  'a registration that goes on from another session': {
+  'a registration that continues another session': {
     prepare: (session_key) => closed(`before-${session_key}`),
     request: (session_key) => (sessions) =>
       sessions.register({

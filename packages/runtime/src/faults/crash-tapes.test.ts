@@ -10,7 +10,7 @@ import {
 } from '../testing/faults/scenarios-tapes.js';
 import { Survival } from '../testing/faults/survival.js';
 
-describe('what is done with tapes, cut at every kind of statement, ends as without faults', {
+describe('work with tapes, cut at every kind of statement, ends as without faults', {
   timeout: 600_000,
 }, () => {
   const SCENARIOS = [

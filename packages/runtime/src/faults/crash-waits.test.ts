@@ -4,7 +4,7 @@ import { providerRoom, retries, retriesSpent } from '../testing/faults/scenarios
 import { forkJoin } from '../testing/faults/scenarios-joins.js';
 import { Survival } from '../testing/faults/survival.js';
 
-describe('turns that wait for a provider, cut at every kind of statement, go on', {
+describe('turns that wait for a provider, cut at every kind of statement, continue', {
   timeout: 600_000,
 }, () => {
   const ELSEWHERE = [delegations, forkJoin];

@@ -38,19 +38,22 @@ const FEW = [
 
 const calm = new Map<Scenario, Outcome>();
 
-describe.each(queueBackends())('everything delivered twice, late and out of order, queues on %s', (kind) => {
-  let redelivery: Redelivery;
-  beforeAll(async () => {
-    redelivery = await Redelivery.open(kind, calm);
-  });
-  afterAll(() => redelivery[Symbol.asyncDispose]());
+describe.each(queueBackends())(
+  'with everything delivered twice, late and out of order, and queues on %s',
+  (kind) => {
+    let redelivery: Redelivery;
+    beforeAll(async () => {
+      redelivery = await Redelivery.open(kind, calm);
+    });
+    afterAll(() => redelivery[Symbol.asyncDispose]());
 
-  test.each(kind === queueBackends()[0] || isThorough() ? SCENARIOS : FEW)('$name', async (scenario) => {
-    const report = await redelivery.run(scenario);
-    expect(report.failures.join('\n')).toBe('');
-    // The cancel may arrive before any job was delivered.
-    if (scenario === ends.cancelRacingSpawn) return;
-    expect(report.jobs).toBeGreaterThan(0);
-    expect(report.redelivered).toBeGreaterThanOrEqual(report.jobs);
-  });
-});
+    test.each(kind === queueBackends()[0] || isThorough() ? SCENARIOS : FEW)('$name', async (scenario) => {
+      const report = await redelivery.run(scenario);
+      expect(report.failures.join('\n')).toBe('');
+      // The cancel may arrive before any job was delivered.
+      if (scenario === ends.cancelRacingSpawn) return;
+      expect(report.jobs).toBeGreaterThan(0);
+      expect(report.redelivered).toBeGreaterThanOrEqual(report.jobs);
+    });
+  },
+);

@@ -34,7 +34,7 @@ const isOurs = ({ fault }: PlannedPoint): boolean =>
 
 const isStop = ({ fault }: PlannedPoint): boolean => fault.scope === 'process' && fault.effect === 'silence';
 
-describe('a worker, a sweeper or a caller stops at a statement: the others go on, and nothing is lost', {
+describe('when a worker, a sweeper or a caller stops at a statement, the others continue and nothing is lost', {
   timeout: 36_000_000,
 }, () => {
   const progress = isThorough() ? (line: string) => console.log(line) : () => undefined;
@@ -68,11 +68,11 @@ describe('a worker, a sweeper or a caller stops at a statement: the others go on
     return report;
   }
 
-  test.each(queueBackends())('cut off, with queues on %s', async (kind) => {
+  test.each(queueBackends())('if the connection is cut, with queues on %s', async (kind) => {
     await stop(STOP_PLANS, { share: CUT_OFF, kind });
   });
 
-  test.each(queueBackends())('by SIGSTOP, with queues on %s', async (kind) => {
+  test.each(queueBackends())('if the process gets SIGSTOP, with queues on %s', async (kind) => {
     await stop(SIGNAL_PLANS, { share: SIGNALS, kind, home: 'own process' });
   });
 });

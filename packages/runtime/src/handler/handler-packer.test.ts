@@ -4,11 +4,11 @@ import { HandoverPacker } from '../pack/packer.js';
 import { harness } from '../testing/harness.js';
 import type { HandlerTools } from './handler.js';
 
-test('the packer of a handler is a HandoverPacker, so both have the same helpers', () => {
+test('a handler’s packer is a HandoverPacker, so both have the same methods', () => {
   expectTypeOf<HandlerTools['packer']>().toExtend<HandoverPacker>();
 });
 
-test('packs nothing where nothing is asked for', async () => {
+test('a handler that packs nothing gets nothing', async () => {
   await using h = await harness();
   h.runtime.registerHandler('none', {
     description: 'For tests.',

@@ -9,7 +9,7 @@ const CHILDREN = 500;
 /** The model calls of this many children run when the cancel arrives, and as many other children never start. */
 const HANGING = 10;
 
-test('a batch of 500 that is canceled midway keeps what has ended, ends the rest once, and frees every slot', async () => {
+test('a batch of 500 that is canceled midway keeps the ended turns, ends the others once, and frees every slot', async () => {
   await using h = await harness();
   const ask = (tool: string, args: JsonObject): JsonObject => ({ calls: [{ tool, arguments: args }] });
   const task = (target_ref: string) => ({ target_strategy: 'new', target_ref, instruction: 'go' });

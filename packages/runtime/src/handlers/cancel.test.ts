@@ -81,7 +81,7 @@ const below = (turnId: string) =>
     [turnId],
   );
 
-test('a turn is ended with all below it, whoever waits for it goes on with that as the result, and no call stays open', async () => {
+test('a canceled turn ends with all turns below it, callers that wait get that end as the result, and no call stays open', async () => {
   const root = await launch('chief');
   const tree = await waitFor(
     async () => {
@@ -109,7 +109,7 @@ test('a turn is ended with all below it, whoever waits for it goes on with that 
   await checkInvariants(h.database.pool, { isSettled: false });
 });
 
-test('turns that share a tape end one behind the other on it', async () => {
+test('turns that share a tape append their ends to it one after the other', async () => {
   const root = await launch('absent');
   await h.runtime.submit('provision_agent', { action: 'ensure', agent_id: 'shared', profile_name: 'absent' });
   for (let n = 0; n < 3; n++)
@@ -123,7 +123,7 @@ test('turns that share a tape end one behind the other on it', async () => {
   await checkInvariants(h.database.pool, { isSettled: false });
 });
 
-test('the number of statements does not depend on the size of the tree', async () => {
+test('a cancel takes the same number of statements for a tree of any size', async () => {
   // Runs without a worker, because the statements of its sweeps would be counted too.
   await using quiet = await harness();
   await quiet.profile('absent', [{ say: 'never' }], { worker_target: 'nowhere' });
@@ -160,7 +160,7 @@ test('the number of statements does not depend on the size of the tree', async (
   await checkInvariants(quiet.database.pool);
 });
 
-test('by its run also what an ended turn has left behind is ended; by the ended turn it is refused', async () => {
+test('a cancel of a run also ends the turns that an ended turn has left open; a cancel of the ended turn is refused', async () => {
   const root = await launch('starter');
   await h.runtime.waitForTurn(root, { timeoutMs: 60_000 });
   const [child] = await below(root);
@@ -183,7 +183,7 @@ describe('a run with several roots', () => {
       turn_ids: string[];
     };
 
-  test('is ended whole by its id, with the turns that its ended roots have started', async () => {
+  test('is ended completely by its id, with the turns that its ended roots have started', async () => {
     const { turn_ids } = await fork(['absent', 'starter', 'absent']);
     const [first = '', starter = '', third = ''] = turn_ids;
     await h.runtime.waitForTurn(starter, { timeoutMs: 60_000 });
@@ -207,7 +207,7 @@ describe('a run with several roots', () => {
     expect(await rowOf(second)).toMatchObject({ status: 'canceled' });
   });
 
-  test('ends every turn that is filed under any of its roots at the same moment', async () => {
+  test('ends together with every turn that is started under any of its roots at the same moment', async () => {
     const { turn_ids } = await fork(['absent', 'absent', 'absent']);
     const { run_id } = await rowOf(turn_ids[0] ?? '');
     const spawns = turn_ids.map((parentTurnId) =>
@@ -235,30 +235,30 @@ describe('a run with several roots', () => {
   });
 });
 
-describe('refused, with nothing written,', () => {
+describe('a cancel is refused, with nothing written, when it', () => {
   const refusals: [string, () => Promise<[object, object?]>, object][] = [
     [
-      'is a cancel of both',
+      'names a turn and a run',
       async () => [{ turn_id: await launch('absent'), run_id: newId() }],
       { code: 'bad_request' },
     ],
-    ['is a cancel of nothing', async () => [{ reason: 'x' }], { code: 'bad_request' }],
-    ['is a blank reason', async () => [{ turn_id: newId(), reason: ' ' }], { code: 'bad_request' }],
+    ['names nothing', async () => [{ reason: 'x' }], { code: 'bad_request' }],
+    ['has a blank reason', async () => [{ turn_id: newId(), reason: ' ' }], { code: 'bad_request' }],
     [
-      'is what is no id',
+      'has an id that is not valid',
       async () => [{ turn_id: 'the last one' }],
       { code: 'bad_request', details: { field: 'arguments.turn_id' } },
     ],
-    ['is an unknown key', async () => [{ turn_id: newId(), force: true }], { code: 'bad_request' }],
-    ['is an unknown turn', async () => [{ turn_id: newId() }], { code: 'not_found' }],
-    ['is an unknown run', async () => [{ run_id: newId() }], { code: 'not_found' }],
+    ['has an unknown key', async () => [{ turn_id: newId(), force: true }], { code: 'bad_request' }],
+    ['names an unknown turn', async () => [{ turn_id: newId() }], { code: 'not_found' }],
+    ['names an unknown run', async () => [{ run_id: newId() }], { code: 'not_found' }],
     [
-      'is a turn by the id of its run',
+      'names a turn by the id of its run',
       async () => [{ turn_id: (await rowOf(await launch('absent'))).run_id }],
       { code: 'not_found' },
     ],
     [
-      'is a turn that has ended',
+      'names a turn that has ended',
       async () => {
         const root = await launch('starter');
         await h.runtime.waitForTurn(root, { timeoutMs: 60_000 });
@@ -267,7 +267,7 @@ describe('refused, with nothing written,', () => {
       { code: 'turn_ended' },
     ],
     [
-      'is a turn of another project',
+      'names a turn of another project',
       async () => {
         await h.rows(
           `insert into boxcar.projects (id, name, operator_agent_id, bootstrap_card_id) values ($1, 'other', $2, '00000000-0000-7000-8000-000000000003')`,
@@ -282,7 +282,7 @@ describe('refused, with nothing written,', () => {
       { code: 'not_found' },
     ],
     [
-      'is a turn that an agent has not started',
+      'names a turn that the agent has not started',
       async () => {
         const root = await launch('absent');
         const stranger = await launch('absent');
@@ -291,7 +291,7 @@ describe('refused, with nothing written,', () => {
       { code: 'turn_not_authorized' },
     ],
     [
-      'is the turn of the caller itself',
+      'names the turn of the caller itself',
       async () => {
         const root = await launch('absent');
         return [{ turn_id: root }, { sourceAgentId: (await rowOf(root)).agent_id, parentTurnId: root }];
@@ -307,7 +307,7 @@ describe('refused, with nothing written,', () => {
   });
 });
 
-test('an agent cancels what it has started, by a tool call, and sees what it ended', async () => {
+test('an agent cancels a turn that it has started, by a tool call, and sees which turns have ended', async () => {
   const root = await launch('fickle');
   const result = await h.runtime.waitForTurn(root, { timeoutMs: 60_000 });
   const [child] = await below(root);
@@ -316,7 +316,7 @@ test('an agent cancels what it has started, by a tool call, and sees what it end
   await checkInvariants(h.database.pool, { isSettled: false });
 });
 
-test('the same cancel twice at once under one key ends the turn once, and both get the first answer', async () => {
+test('the same cancel, twice at once with the same key, ends the turn once, and both callers get the first answer', async () => {
   const root = await launch('absent');
   const [first, ...others] = await Promise.all(
     Array.from({ length: 6 }, () => cancel({ turn_id: root }, { idempotencyKey: `stop ${root}` })),
@@ -325,7 +325,7 @@ test('the same cancel twice at once under one key ends the turn once, and both g
   for (const answer of others) expect(answer).toEqual(first);
 });
 
-test('a queued child of a canceled turn never starts, however its ring and its sweep come', async () => {
+test('a queued child of a canceled turn never starts, whatever its ring and its sweep do', async () => {
   const root = await launch('absent');
   const child = await launch('late', { parentTurnId: root });
   await cancel({ turn_id: root });
@@ -342,13 +342,13 @@ test('a queued child of a canceled turn never starts, however its ring and its s
   expect(await rowOf(child)).toMatchObject({ status: 'canceled', epoch: row?.epoch, start_position: null });
 });
 
-test('below a turn that was canceled nothing can be filed any more', async () => {
+test('a new turn cannot be started below a canceled turn', async () => {
   const root = await launch('absent');
   await cancel({ turn_id: root });
   await expect(launch('absent', { parentTurnId: root })).rejects.toMatchObject({ code: 'turn_ended' });
 });
 
-test('cancels, spawns and ends that meet leave no turn open below a canceled one, and end each turn once', async () => {
+test('cancels, spawns and ends at the same time leave no turn open below a canceled turn, and end each turn once', async () => {
   for (let round = 0; round < 12; round++) {
     const root = await launch(round % 2 === 0 ? 'absent' : 'chief');
     const spawns = Array.from({ length: 6 }, () =>

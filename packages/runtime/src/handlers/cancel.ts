@@ -39,7 +39,7 @@ function checkRight(
   const details = { turn_id: root.turnId, agent_id: source.agentId };
   if (!source.isOperator && !root.ancestorAgentIds.includes(source.agentId))
     throw new KernelError('turn_not_authorized', {
-      message: `Turn ${root.turnId} does not stand below a turn of agent ${source.agentId}.`,
+      message: `Turn ${root.turnId} is not below a turn of agent ${source.agentId}.`,
       details,
     });
   if (!isTurn && parent?.runId === root.runId)

@@ -57,7 +57,7 @@ async function refused(args: unknown, code: string, field: string, options = {})
 }
 
 describe('collect', () => {
-  test('brings what has ended already and waits for the rest, in the order asked for', async () => {
+  test('returns results of ended turns and waits for the others, in the requested order', async () => {
     await h.worker();
     const early = await start('child', 'early');
     await end(early);
@@ -75,7 +75,7 @@ describe('collect', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('of turns that have all ended needs nobody else', async () => {
+  test('of turns that have all ended needs no other process', async () => {
     const worker = await h.worker();
     const turnIds = [await start('child', 'a'), await start('child', 'b')];
     for (const turnId of turnIds) await end(turnId);
@@ -87,7 +87,7 @@ describe('collect', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('by two callers of the same turns answers both, and the batch they are of as well', async () => {
+  test('by two callers of the same turns answers both, and so does a collect of their batch', async () => {
     const forked = (await h.runtime.submit('fork_join', {
       tasks: [task('child', 'a'), task('child', 'b')],
       wait: false,
@@ -115,7 +115,7 @@ describe('collect', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('misses no end that comes at the same moment, nobody sweeping', async () => {
+  test('misses no end that happens at the same moment, even without a sweep', async () => {
     await h.worker({ sweepMs: 3_600_000, concurrency: 5 });
     const turnIds = await Promise.all(
       Array.from({ length: 24 }, (_item, index) => start('child', `${index}`)),
@@ -130,7 +130,7 @@ describe('collect', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('past its deadline ends the wait only: what has not ended is listed as timeout and goes on', async () => {
+  test('ends only the wait when its deadline passes: turns that have not ended are listed as timeout and continue', async () => {
     await h.worker({ sweepMs: 3_600_000, leaseMs: 3_600_000 });
     const turnIds = [await start('child', 'a'), await start('parked', 'b')];
     for (const turnId of turnIds.slice(0, 1)) await end(turnId);
@@ -153,7 +153,7 @@ describe('collect', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('by an agent of a stranger’s turn is refused, of its own children and of what it may read it is not', async () => {
+  test('by an agent of another agent’s turn is refused, unless the turn is its child or it may read the turn’s output', async () => {
     await h.worker();
     await h.profile(
       'lead',
@@ -184,7 +184,7 @@ describe('collect', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('by a right to read a tape up to a position brings no turn that ended behind it', async () => {
+  test('with a right to read a tape up to a position returns no turn that ended after that position', async () => {
     await h.worker();
     const collector = [
       { calls: [{ tool: 'collect', arguments: { turn_ids: ['{{instruction}}'] } }] },
@@ -214,7 +214,7 @@ describe('collect', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('of a turn that waits for the caller is refused as a cycle, also when no family binds them; so is oneself', async () => {
+  test('of a turn that waits for the caller is refused as a cycle, also without a family relation, and so is a collect of the caller itself', async () => {
     const others = new Map<string, string>();
     functions.partner = (request, { call, instruction }) =>
       request.turn.step === 1
@@ -254,7 +254,7 @@ describe('collect', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('of what is of another project is refused as if it were not there', async () => {
+  test('of a turn of another project is refused as if the turn did not exist', async () => {
     const [turnId, operator, project] = [await start('parked'), newId(), newId()];
     const { batch_id } = (await h.runtime.submit('fork_join', {
       tasks: [task('parked')],

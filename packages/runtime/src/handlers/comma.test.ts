@@ -37,7 +37,7 @@ const send = (agentName: string, instruction: string, options: SubmitOptions = {
 const countTurns = async (): Promise<number> =>
   (await h.rows<{ count: number }>('select count(*)::int as count from boxcar.turns'))[0]?.count ?? -1;
 
-test('a command is answered at once, with words and as JSON, and makes no turn', async () => {
+test('a command is answered at once, as text and as JSON, and makes no turn', async () => {
   const name = await agent();
   const before = await countTurns();
   const tape = await h.runtime.tape({ agent: name });
@@ -59,7 +59,7 @@ test('a command is answered at once, with words and as JSON, and makes no turn',
   expect(await countTurns()).toBe(before);
 });
 
-test('under one key a command has one effect, and the first answer comes again, also to those who come at the same time', async () => {
+test('with a key a command has one effect, and every repetition gets the first answer, also at the same time', async () => {
   const name = await agent();
   const key = { idempotencyKey: 'handoff-once' };
   const answers = await Promise.all(Array.from({ length: 4 }, () => send(name, ',handoff name=once', key)));
@@ -75,7 +75,7 @@ test('under one key a command has one effect, and the first answer comes again, 
   expect(await tape.info()).toMatchObject({ incarnation: 2, anchors: 1 });
 });
 
-test('a reset with archive says where the old tape is, and the agent goes on with the new one', async () => {
+test('a reset with archive says where the old tape is, and the agent continues on the new tape', async () => {
   const name = await agent();
   const old = await h.runtime.tape({ agent: name });
   await send(name, ',handoff name=before');
@@ -100,7 +100,7 @@ test.each([
   [',tape.search x start=2026-02-30', 'bad_request', "Invalid ISO date or datetime: '2026-02-30'."],
   [',tape.search x start=2026-02-02 end=2026-02-01', 'bad_request', 'Start date must be earlier'],
   [',quit', 'bad_request', 'nothing to leave'],
-])('%s fails with the list of commands, and the tape stays as it was', async (text, code, message) => {
+])('%s fails with the list of commands, and the tape stays unchanged', async (text, code, message) => {
   const name = await agent();
   const turns = await countTurns();
   const refused = send(name, text, { idempotencyKey: `bad-${name}` });
@@ -115,7 +115,7 @@ test.each([
   expect(await countTurns()).toBe(turns);
 });
 
-test('a tape with a turn queued is not reset: the turn keeps it, and the command says why', async () => {
+test('a tape with a queued turn is not reset, and the command gives the turn as the reason', async () => {
   const name = await agent();
   await send(name, 'Write.');
   await expect(send(name, ',tape.reset')).rejects.toMatchObject({
@@ -126,7 +126,7 @@ test('a tape with a turn queued is not reset: the turn keeps it, and the command
   expect(await send(name, ',handoff name=meanwhile')).toMatchObject({ output: 'anchor added: meanwhile' });
 });
 
-test('new and clone refuse a command, as do primitives that start agents', async () => {
+test('new and clone refuse a command, and so do primitives that start agents', async () => {
   const name = await agent();
   const refused = { code: 'bad_request', message: expect.stringContaining('target_strategy reuse') };
   const { runtime } = h;
@@ -152,7 +152,7 @@ test('new and clone refuse a command, as do primitives that start agents', async
     });
 });
 
-test('from an agent it is a text like any other, which its model gets', async () => {
+test('a command from an agent is ordinary text that its model gets', async () => {
   const name = await agent();
   await h.profile('boss', [{ say: 'x' }], { delegation_policy: { target_profiles: null } });
   await h.runtime.submit('provision_agent', { action: 'create', profile_name: 'boss', agent_id: 'boss-1' });
@@ -166,7 +166,7 @@ test('from an agent it is a text like any other, which its model gets', async ()
   expect(instructions).toEqual([{ text: ',anchors' }]);
 });
 
-test('an agent that does not exist is not found, by commands too', async () => {
+test('an agent that does not exist is not found by commands either', async () => {
   await expect(send('nobody', ',anchors')).rejects.toMatchObject({ code: 'not_found' });
   await checkInvariants(h.database.pool, { isSettled: false });
 });

@@ -68,7 +68,7 @@ async function shared(name: string) {
 }
 
 describe('ownership: transfer', () => {
-  test('of a tape that the caller made: it is the target’s, who appends and reads on; the caller only reads', async () => {
+  test('of a tape that the caller made gives it to the target, which appends and reads on; the caller can only read', async () => {
     const { boxId, maker, helper, target, appends, readsAll } = await shared('made');
     await transfer(boxId, target.agent_id, maker.agent_id);
     expect([await appends(target.agent_id), await appends(maker.agent_id)]).toEqual([true, false]);
@@ -92,7 +92,7 @@ describe('ownership: transfer', () => {
     expect([await appends(target.agent_id), await appends(maker.agent_id)]).toEqual([false, true]);
   });
 
-  test('of a fork: it is the target’s and stays a fork, which forks of it come back to; the target’s own tape knows nothing of it', async () => {
+  test('of a fork gives it to the target as a fork, to which its own forks return; the target’s own tape is not affected', async () => {
     const made = await agent('fork-taker', 'target');
     const fork = await (await h.runtime.tape('forked')).forkTape();
     const inner = await fork.tape.forkTape();
@@ -117,7 +117,7 @@ describe('ownership: transfer', () => {
     expect((await h.runtime.tape('forked')).boxId).toBe(theirs.boxId);
   });
 
-  test('by who was granted the tape hands on that right alone', async () => {
+  test('by an agent with a grant for the tape passes on only that right', async () => {
     const { boxId, maker, helper, target, appends, readsAll } = await shared('lent');
     await transfer(boxId, target.agent_id, helper.agent_id);
     expect([
@@ -128,7 +128,7 @@ describe('ownership: transfer', () => {
     expect([await readsAll(target.agent_id), await readsAll(helper.agent_id)]).toEqual([true, true]);
   });
 
-  test('of the tape that an agent’s turns write to: the target appends and reads on, the tape stays the agent’s', async () => {
+  test('of the tape of an agent’s turns lets the target append and read on, and the tape stays with the agent', async () => {
     const { source } = await cast();
     const taker = await agent('taker', 'target');
     const made = await transfer(source.output_box_id, 'taker', source.agent_id);
@@ -147,7 +147,7 @@ describe('ownership: transfer', () => {
     );
   });
 
-  test('to a fresh agent of a profile, or by the operator to another: the tape is theirs, and nobody of before appends', async () => {
+  test('to a new agent of a profile, or by the operator to another agent, gives the tape to that agent, and no earlier agent may append', async () => {
     const { boxId, maker, target, appends, readsAll } = await shared('moved-on');
     const { turn_id } = await transfer(boxId, 'target', maker.agent_id);
     const fresh = { agent_id: (await end(turn_id)).agent_id as AgentId };
@@ -162,7 +162,7 @@ describe('ownership: transfer', () => {
     expect(await readsAll(target.agent_id)).toBe(true);
   });
 
-  test('twice at once under one key is one transfer with one answer', async () => {
+  test('twice at once with the same key is one transfer with one answer', async () => {
     const { boxId, maker, target } = await shared('keyed');
     const args = { target_ref: target.agent_id, tape_ref: refTo(boxId, 'entry/1'), ownership: 'transfer' };
     const options = { sourceAgentId: maker.agent_id, idempotencyKey: 'moved once' };
@@ -172,25 +172,28 @@ describe('ownership: transfer', () => {
     expect(turns).toHaveLength(1);
   });
 
-  test.each(['maker', 'helper'] as const)('twice at once by its %s is done once', async (who) => {
-    const cast = await shared(`raced-${who}`);
-    const { boxId, target, appends } = cast;
-    const other = await agent(`raced-${who}-other`, 'target');
-    const ends = await Promise.allSettled(
-      [target, other].map(({ agent_id }) => transfer(boxId, agent_id, cast[who].agent_id)),
-    );
-    expect(ends.map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected']);
-    expect([await appends(target.agent_id), await appends(other.agent_id)].sort()).toEqual([false, true]);
-  });
+  test.each(['maker', 'helper'] as const)(
+    'that arrives twice at once by its %s is done once',
+    async (who) => {
+      const cast = await shared(`raced-${who}`);
+      const { boxId, target, appends } = cast;
+      const other = await agent(`raced-${who}-other`, 'target');
+      const ends = await Promise.allSettled(
+        [target, other].map(({ agent_id }) => transfer(boxId, agent_id, cast[who].agent_id)),
+      );
+      expect(ends.map(({ status }) => status).sort()).toEqual(['fulfilled', 'rejected']);
+      expect([await appends(target.agent_id), await appends(other.agent_id)].sort()).toEqual([false, true]);
+    },
+  );
 });
 
-describe('a right that is taken away while it is used', () => {
+describe('a right that is taken away during its use', () => {
   const MOVE = 'update boxcar.boxes set owner_agent_id = $2, maker_agent_id = $2 where id = $1';
   const LOCK_TAPE = 'select from boxcar.boxes where id = $1 for no key update';
   const refused = (result: PromiseSettledResult<unknown>) =>
     expect(result).toMatchObject({ status: 'rejected', reason: { code: 'box_not_authorized' } });
 
-  test('is not passed on: a tape that has moved, a grant that was ended', async () => {
+  test('is not passed on: neither for a tape that was handed over, nor for a grant that has ended', async () => {
     const { boxId, maker, helper, target } = await shared('lost');
     const head = await headOf(boxId);
     const moved = await meanwhile(LOCK_TAPE, MOVE, [boxId, target.agent_id], () =>
@@ -211,7 +214,7 @@ describe('a right that is taken away while it is used', () => {
     expect(await headOf(boxId)).toBe(head);
   });
 
-  test('is not enough to merge a fork, which stays open', async () => {
+  test('does not allow the merge of a fork, which stays open', async () => {
     const { boxId, helper } = await shared('raced-merge');
     const fork = await (await tape(boxId, helper.agent_id)).forkTape();
     await fork.tape.append([says('from the fork')]);
@@ -221,7 +224,7 @@ describe('a right that is taken away while it is used', () => {
     expect([await headOf(boxId), fork.status]).toEqual([head, 'open']);
   });
 
-  test('is not enough to reset the tape, nor to append to it', async () => {
+  test('does not allow a reset of the tape or an append to it', async () => {
     const { boxId, maker, target } = await shared('raced-reset');
     const makers = await tape(boxId, maker.agent_id);
     const head = await headOf(boxId);
@@ -237,7 +240,7 @@ describe('a right that is taken away while it is used', () => {
 });
 
 describe('a tape that was reset', () => {
-  test('is named to its very end, although somebody appended while it was reset', async () => {
+  test('is reported up to its last entry, although an entry was appended during the reset', async () => {
     const { boxId, maker } = await shared('grown');
     const makers = await tape(boxId, maker.agent_id);
     const client = await h.database.pool.connect();
@@ -256,7 +259,7 @@ describe('a tape that was reset', () => {
     expect((await reset).archived).toContain(`/entry/${last}?head=${last}`);
   });
 
-  test('is read by its box, and goes on under its name; nobody hands over the archived one', async () => {
+  test('is read by its box, and continues under its name; the archived tape cannot be handed over', async () => {
     const made = await h.runtime.tape('daily/log:1');
     const { box_id: old } = await made.info();
     await made.handoff('phase', { state: { n: 1 } });

@@ -40,7 +40,7 @@ beforeAll(async () => {
 afterAll(close);
 
 describe('context_handoff from a turn', () => {
-  test('gives the target the message, the caller’s tape up to now and a turn, and leaves the open call out', async () => {
+  test('gives the target the message, the caller’s tape up to now and a turn, and leaves out the open call', async () => {
     await h.profile('security', [{ say: 'looked at {{instruction}}' }]);
     await h.profile(
       'worker',
@@ -100,7 +100,7 @@ describe('context_handoff from a turn', () => {
     ]);
   });
 
-  test('after a handoff of the kernel’s own holds the steps that this has kept', async () => {
+  test('after a handoff of the kernel contains the steps that the handoff has kept', async () => {
     await h.profile('aid', [{ say: 'aided' }]);
     await h.profile(
       'swamped',
@@ -125,7 +125,7 @@ describe('context_handoff from a turn', () => {
     expect(prompt).toContain(`user: [result of look for agent ${first.agent_id}: success] {"line":45}`);
   });
 
-  test('is shown to models with the fields of the message, and bound by what binds delegations', async () => {
+  test('is shown to models with the fields of the message, and has the limits of delegations', async () => {
     const handing = (rest: object = {}) => ({
       calls: [{ tool: 'context_handoff', arguments: { target_ref: 'target', ...WHY, ...rest } }],
     });
@@ -181,7 +181,7 @@ describe('context_handoff from a turn', () => {
     });
   });
 
-  test('with wait answers with the target’s result; an agent that waits for the caller is refused', async () => {
+  test('with wait answers with the target’s result, and refuses an agent that waits for the caller', async () => {
     await h.profile(
       'expert',
       [
@@ -222,7 +222,7 @@ describe('context_handoff from a turn', () => {
 });
 
 describe('context_handoff by reference', () => {
-  test('of an entry: from the last anchor up to it to that entry; the card keeps the reference, the right ends there', async () => {
+  test('of an entry contains the last anchor up to that entry; the card keeps the reference, and the right ends there', async () => {
     const { source, head } = await cast();
     const first = await anchor(source.output_box_id, 'phase/one', { goal: 'api' });
     const second = await anchor(source.output_box_id, 'phase/two', { goal: 'ui' });
@@ -244,7 +244,7 @@ describe('context_handoff by reference', () => {
     ]);
   });
 
-  test('of an anchor: the latest of its name to the head of now, which the card names', async () => {
+  test('of an anchor contains the latest anchor of that name up to the current head, which the card names', async () => {
     const { source } = await cast();
     await anchor(source.output_box_id, 'phase/one', { n: 1 });
     await anchor(source.output_box_id, 'phase/one', { n: 2 });
@@ -270,7 +270,7 @@ describe('context_handoff by reference', () => {
     });
   });
 
-  test('of the whole tape: what its turns were told is there in its place', async () => {
+  test('of the whole tape shows the instructions of its turns at their places', async () => {
     const { source, head } = await cast();
     const made = await handOff({ target_ref: 'target', tape_ref: refTo(source.agent_id, `entry/${head}`) });
     await end(made.turn_id);
@@ -297,7 +297,7 @@ describe('context_handoff by reference', () => {
     ]);
   });
 
-  test('keeps its token budget', async () => {
+  test('keeps within its token budget', async () => {
     const { source, head } = await cast();
     const args = { target_ref: 'target', tape_ref: refTo(source.agent_id, `entry/${head}`) };
     const before = await rowCounts(h.database.pool);
@@ -313,7 +313,7 @@ describe('context_handoff by reference', () => {
 });
 
 describe('the target of a context_handoff', () => {
-  test('is an agent, else a profile; agent: and profile: say which; the operator gets no turn', async () => {
+  test('is an agent, else a profile; agent: and profile: select one of them; the operator gets no turn', async () => {
     const { source, head } = await cast();
     await h.profile('both', [{ say: 'took over {{instruction}}' }]);
     const known = await agent('both', 'both');
@@ -333,7 +333,7 @@ describe('the target of a context_handoff', () => {
     expect((await cardOf(toPeople.card_id)).data.to).toBe('agent:00000000-0000-7000-8000-000000000002');
   });
 
-  test('keeps a wider right that it had', async () => {
+  test('keeps an earlier, wider right', async () => {
     const { source, head } = await cast();
     const known = await agent('known', 'target');
     await submit('grant_box', { box_id: source.output_box_id, grantee: 'known' });
@@ -347,8 +347,8 @@ describe('the target of a context_handoff', () => {
   });
 });
 
-describe('a context_handoff that is refused', () => {
-  test('leaves nothing behind', async () => {
+describe('a refused context_handoff', () => {
+  test('leaves no change', async () => {
     const { source, head } = await cast();
     const stranger = await agent('stranger', 'source');
     const denied = await agent('denied', 'target');
@@ -404,7 +404,7 @@ describe('a context_handoff that is refused', () => {
     expect(await rowCounts(h.database.pool)).toEqual(before);
   });
 
-  test('under its key it is done once, and refused with other arguments', async () => {
+  test('a context_handoff with a key is done once, and is refused with other arguments', async () => {
     const { source, head } = await cast();
     const args = { target_ref: 'target', tape_ref: refTo(source.agent_id, `entry/${head}`) };
     const made = await handOff(args, { idempotencyKey: 'once' });
@@ -418,7 +418,7 @@ describe('a context_handoff that is refused', () => {
   });
 });
 
-test('who was granted a tape up to a position clones its agent as it was there, whatever came later', async () => {
+test('an agent with a grant up to a position clones the agent as it was at that position, whatever was added later', async () => {
   const { source, head } = await cast();
   const reader = await agent('early-reader', 'source');
   await h.database.pool.query(
@@ -437,7 +437,7 @@ test('who was granted a tape up to a position clones its agent as it was there, 
   expect(promptOf(made.turn_id).join()).not.toContain('of later');
 });
 
-test('every place of a tape begins with the last anchor up to it, whatever it is asked by', async () => {
+test('every place of a tape begins with the last anchor up to it, however the place is requested', async () => {
   const { box_id: boxId } = await (await h.runtime.tape('places')).info();
   const anchors = [1];
   for (const [index, name] of ['a', 'b', 'a', 'c', 'b'].entries()) {
@@ -462,7 +462,7 @@ test('every place of a tape begins with the last anchor up to it, whatever it is
   }
 });
 
-test('an id means a box or an agent before any name, a name a tape before an agent', async () => {
+test('an id means a box or an agent before any name, and a name means a tape before an agent', async () => {
   const twin = await agent('twin', 'source');
   const [named, disguised] = await Promise.all([h.runtime.tape('twin'), h.runtime.tape(twin.agent_id)]);
   const boxOf = async (name: string, workspace = 'default') =>

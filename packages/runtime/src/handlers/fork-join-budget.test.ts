@@ -60,7 +60,7 @@ beforeAll(async () => {
 afterAll(() => h[Symbol.asyncDispose]());
 
 describe('a fork_join from outside', () => {
-  it('begins one run, whose budget and count hold all its roots', async () => {
+  it('begins one run, whose budget and count include all its roots', async () => {
     const { turn_ids } = await fork({ tasks: tasks(3), budget: { turns: 4, tokens: 5_000 } });
     const runId = await runOf(turn_ids[0]);
     expect(
@@ -73,7 +73,7 @@ describe('a fork_join from outside', () => {
     await check();
   });
 
-  it('of more turns than its budget has is refused whole', async () => {
+  it('of more turns than its budget has is refused completely', async () => {
     const before = await rowCounts(h.database.pool);
     const error = await refusal(fork({ tasks: tasks(3), budget: { turns: 2 } }));
     expect(error).toMatchObject({ code: 'budget_exceeded', details: { field: 'arguments.budget.turns' } });
@@ -88,7 +88,7 @@ describe('a fork_join from outside', () => {
     await check();
   });
 
-  it('gives each task a budget of its own inside that of the run, with no later end', async () => {
+  it('gives each task a budget of its own inside the run’s budget, with no later end', async () => {
     const { turn_ids } = await fork({
       tasks: [task('writer', { budget: { tokens: 2_000 } }), task('writer')],
       budget: { tokens: 9_000, seconds: 600 },
@@ -118,7 +118,7 @@ describe('a fork_join from outside', () => {
   });
 });
 
-it('the children of a fork_join are reserved together: all, or none and the caller is told', async () => {
+it('the children of a fork_join are reserved together: all of them, or none and the caller gets an error', async () => {
   const call = (n: number) => ({
     calls: [{ tool: 'fork_join', arguments: { tasks: tasks(n) } }],
     usage: { inputTokens: 10, outputTokens: 0 },
@@ -145,7 +145,7 @@ it('the children of a fork_join are reserved together: all, or none and the call
   await check();
 });
 
-it('a turn cannot limit its run from inside', async () => {
+it('a turn cannot set a limit for its own run', async () => {
   await h.profile(
     'wrong',
     [{ calls: [{ tool: 'fork_join', arguments: { tasks: tasks(1), budget: { turns: 9 } } }] }, say('done')],
@@ -164,7 +164,7 @@ it('a turn cannot limit its run from inside', async () => {
   ).toEqual([{ code: 'bad_request' }]);
 });
 
-it('a caller whose time is over while it waits for a batch ends as partial, and its children with it', async () => {
+it('a caller whose time is over while it waits for a batch ends as partial, together with its children', async () => {
   await h.profile('nobodys', [say('never')], { ...SMALL, worker_target: 'nowhere' });
   await h.profile(
     'waits',
@@ -191,7 +191,7 @@ it('a caller whose time is over while it waits for a batch ends as partial, and 
   await check();
 });
 
-it('a raise of a run is of its own budget, also when its first root has another', async () => {
+it('a raise of a run raises the run’s own budget, also when its first root has another budget', async () => {
   const { turn_ids } = await fork({
     tasks: [task('writer', { budget: { tokens: 2_000 } }), task('writer')],
     budget: { tokens: 9_000 },
@@ -221,7 +221,7 @@ describe('a model call that is tried again', () => {
     return row?.n ?? -1;
   };
 
-  it('is charged with its reservation when it took too long, once', async () => {
+  it('is charged once with its reservation when it took too long', async () => {
     const spent = await spentBy('too slow');
     expect(timeouts).toBe(1);
     expect(spent).toBeGreaterThan(110);
@@ -233,7 +233,7 @@ describe('a model call that is tried again', () => {
   });
 });
 
-it('a purge takes the accounts of its runs along', async () => {
+it('a purge removes the accounts of its runs', async () => {
   const { turn_ids } = await fork({ tasks: tasks(1), budget: { turns: 1 } });
   await end(turn_ids[0] ?? '');
   const runId = await runOf(turn_ids[0]);

@@ -75,7 +75,7 @@ async function refusal(work: Promise<unknown>): Promise<KernelError> {
 }
 
 describe('fork_join', () => {
-  test('a parent gets the results of all its children as one answer, in the order of the tasks', async () => {
+  test('gives a parent the results of all its children as one answer, in the order of the tasks', async () => {
     await h.profile('child', [{ say: 'made {{instruction}}' }]);
     await parent('lead', {
       tasks: ['a', 'b', 'c'].map((name) => task('child', { instruction: name })),
@@ -94,7 +94,7 @@ describe('fork_join', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('one failed child of three does not hide what the others made', async () => {
+  test('with one failed child of three still returns the results of the others', async () => {
     await h.profile('child', [{ say: 'fine' }]);
     await h.profile('broken', [{ fail: { status: 400, message: 'no' } }]);
     await parent('lead', { tasks: [task('child'), task('broken'), task('child')] });
@@ -114,7 +114,7 @@ describe('fork_join', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('from outside: the answer is the result, and all children belong to one run', async () => {
+  test('from outside returns the results as its answer, and all children belong to one run', async () => {
     await h.profile('child', [{ say: '{{instruction}}' }]);
     await h.worker();
     const answer = await submit('fork_join', {
@@ -129,7 +129,7 @@ describe('fork_join', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('wait: false answers with a receipt, and collect brings the results later', async () => {
+  test('with wait: false answers with a receipt, and collect returns the results later', async () => {
     await h.profile('child', [{ say: 'fine' }]);
     await h.profile(
       'lead',
@@ -156,7 +156,7 @@ describe('fork_join', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('three levels of nested batches come back whole', async () => {
+  test('returns complete results of three levels of nested batches', async () => {
     const fork = (child: string, summary: string): JsonValue[] => [
       { calls: [{ tool: 'fork_join', arguments: { tasks: [task(child), task(child), task(child)] } }] },
       { say: summary },
@@ -175,7 +175,7 @@ describe('fork_join', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('a child that delegates and waits is joined when it is done itself', async () => {
+  test('joins a child that delegates and waits when the child itself has ended', async () => {
     await h.profile('leaf', [{ say: 'leaf' }]);
     await h.profile(
       'middle',
@@ -195,7 +195,7 @@ describe('fork_join', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('what a child wrote can be handed on as context', async () => {
+  test('lets the output of a child be passed on as context', async () => {
     await h.profile('child', [{ say: 'the treasure is under the oak' }]);
     await h.profile('reader', [{ expect: { contains: 'under the oak' }, say: 'read it' }]);
     await parent('lead', { tasks: [task('child')] }, [
@@ -219,7 +219,7 @@ describe('fork_join', () => {
     });
   });
 
-  test('a reused agent that has a turn in hand takes its task afterwards, and is joined all the same', async () => {
+  test('queues a task for an agent that is busy, and joins it all the same', async () => {
     await h.profile('busy', [{ say: 'did {{instruction}}' }], { worker_target: 'later' });
     await h.profile('child', [{ say: 'fine' }]);
     await submit('provision_agent', { action: 'ensure', agent_id: 'busy-1', profile_name: 'busy' });
@@ -268,7 +268,7 @@ describe('fork_join', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('fail_fast ends the rest at the first failure, with everything below them', async () => {
+  test('with fail_fast ends the others at the first failure, with all turns below them', async () => {
     await h.profile('parked', [{ say: 'never' }], { worker_target: 'nobody' });
     await h.profile('broken', [{ fail: { status: 400, message: 'no' } }], { worker_target: 'later' });
     await parent('middle', { tasks: [task('parked'), task('parked')] });
@@ -306,7 +306,7 @@ describe('fork_join', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('min_success resumes the parent as soon as enough have succeeded, and ends the rest', async () => {
+  test('with min_success resumes the parent as soon as enough children have succeeded, and ends the others', async () => {
     await h.profile('child', [{ say: 'fine' }]);
     await h.profile('parked', [{ say: 'never' }], { worker_target: 'nobody' });
     await h.worker();
@@ -324,7 +324,7 @@ describe('fork_join', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('min_success ends the rest, and not what a child that had succeeded has left to others', async () => {
+  test('with min_success ends the others, but no turns that a successful child has handed to others', async () => {
     await h.profile('parked', [{ say: 'late' }], { worker_target: 'later' });
     await h.profile(
       'starter',
@@ -342,7 +342,7 @@ describe('fork_join', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('the deadline of the batch is the only one: no tool timeout ends the wait, and the children end with it', async () => {
+  test('has only the deadline of its batch: no tool timeout ends the wait, and the children end with the batch', async () => {
     await h.profile('parked', [{ say: 'never' }], { worker_target: 'nobody' });
     await h.profile('child', [{ say: 'fine' }]);
     await h.profile(
@@ -393,7 +393,7 @@ describe('fork_join', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('a parent that is ended takes the children it waits for with it', async () => {
+  test('ends the children of a parent that waits for them when the parent ends', async () => {
     await h.profile('parked', [{ say: 'never' }], { worker_target: 'nobody' });
     await parent('lead', { tasks: [task('parked'), task('parked')] });
     await h.worker();
@@ -413,7 +413,7 @@ describe('fork_join', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('a child that waits for its parent’s agent is refused: the parent waits for the batch it is of', async () => {
+  test('refuses a child that waits for its parent’s agent, since the parent waits for the child’s batch', async () => {
     await h.profile(
       'inner',
       [
@@ -447,7 +447,7 @@ describe('fork_join', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('a handler of one’s own makes and joins turns by the same interface', async () => {
+  test('can be built by a custom handler, which makes and joins turns by the same interface', async () => {
     await h.profile('child', [{ say: 'fine' }]);
     h.runtime.registerHandler('pair', {
       description: 'Two of a kind.',
@@ -477,7 +477,7 @@ describe('fork_join', () => {
     expect(await h.rows('select id from boxcar.turns')).toHaveLength(2);
   });
 
-  test('nothing is lost when the children end, and their batch too, before the parent suspends', async () => {
+  test('loses nothing when the children and their batch end before the parent suspends', async () => {
     await h.profile('child', [{ say: 'fine' }]);
     h.runtime.registerTool({
       name: 'dawdle',
@@ -512,7 +512,7 @@ describe('fork_join', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('tasks for one agent that come while it ends its turns are all done, and all are joined', async () => {
+  test('runs all tasks for one agent that arrive while the agent ends its turns, and joins all of them', async () => {
     await h.profile('child', [{ say: 'did {{instruction}}' }]);
     await submit('provision_agent', { action: 'ensure', agent_id: 'one', profile_name: 'child' });
     await h.worker({ sweepMs: 3_600_000 });
@@ -532,7 +532,7 @@ describe('fork_join', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('its children are queued with the priority of their task, else its own, else that of its caller', async () => {
+  test('queues its children with the priority of their task, else its own, else the caller’s', async () => {
     await h.profile('parked', [{ say: 'never' }], { worker_target: 'nobody' });
     const priorities = async (where: string, values: unknown[] = []) =>
       (
@@ -585,7 +585,7 @@ describe('fork_join', () => {
   });
 });
 
-describe('a fork_join that is refused writes nothing', () => {
+describe('a refused fork_join writes nothing', () => {
   const refused = async (args: unknown, code: string, field: string): Promise<void> => {
     const before = await rowCounts(h.database.pool);
     const error = await refusal(h.runtime.submit('fork_join', args));
@@ -596,7 +596,7 @@ describe('a fork_join that is refused writes nothing', () => {
     expect(await rowCounts(h.database.pool)).toEqual(before);
   };
 
-  test('for what it says itself', async () => {
+  test('when its own arguments are refused', async () => {
     await h.profile('child', [{ say: 'fine' }]);
     const one = [task('child')];
     await refused({ tasks: [] }, 'bad_request', 'arguments.tasks');
@@ -615,7 +615,7 @@ describe('a fork_join that is refused writes nothing', () => {
     );
   });
 
-  test('for one task of several that cannot be', async () => {
+  test('when one task of several is refused', async () => {
     await h.profile('child', [{ say: 'fine' }]);
     for (const name of ['a', 'b'])
       await submit('provision_agent', { action: 'ensure', agent_id: name, profile_name: 'child' });
@@ -635,7 +635,7 @@ describe('a fork_join that is refused writes nothing', () => {
     );
   });
 
-  test('for more tasks than the project allows', async () => {
+  test('when it has more tasks than the project allows', async () => {
     await h.profile('child', [{ say: 'fine' }]);
     await refused({ tasks: Array(1_001).fill(task('child')) }, 'fan_out_exceeded', 'arguments.tasks');
     await h.rows(`update boxcar.projects set limits = '{"max_fan_out": 2}'`);
@@ -645,7 +645,7 @@ describe('a fork_join that is refused writes nothing', () => {
     );
   });
 
-  test('by the policy of its caller, for an agent that waits for it, and below the greatest depth', async () => {
+  test('when the caller’s policy, a wait for the caller or the greatest depth forbids it', async () => {
     await h.profile('child', [{ say: 'fine' }]);
     await h.profile('other', [{ say: 'fine' }]);
     const script = (target: JsonValue): JsonValue[] => [

@@ -55,7 +55,7 @@ async function ask(agent: string, instruction = 'x', options = {}): Promise<Json
 }
 
 describe('ensure', () => {
-  test('makes the agent once, without a turn, and a task can then be given to it', async () => {
+  test('makes the agent once, without a turn, and the agent can then get a task', async () => {
     const before = await counts();
     const made = await provision({ action: 'ensure', agent_id: 'alice', profile_name: 'expert' });
     expect(made).toEqual({
@@ -90,7 +90,7 @@ describe('ensure', () => {
     expect(await ask(made.agent_id, 'second')).toBe('two: second');
   });
 
-  test('twenty at once make one agent, and all get it', async () => {
+  test('makes one agent for twenty calls at once, and all calls get that agent', async () => {
     const all = await Promise.all(
       Array.from({ length: 20 }, () =>
         provision({ action: 'ensure', agent_id: 'crowd', profile_name: 'expert' }),
@@ -101,7 +101,7 @@ describe('ensure', () => {
     expect(await h.rows("select from boxcar.agents where name = 'crowd'")).toHaveLength(1);
   });
 
-  test('of another profile is refused, and the agent stays what it is', async () => {
+  test('of another profile is refused, and the agent stays unchanged', async () => {
     const { agent_id } = await provision({ action: 'ensure', agent_id: 'bob', profile_name: 'expert' });
     const before = await counts();
     expect(
@@ -113,7 +113,7 @@ describe('ensure', () => {
     expect(await counts()).toEqual(before);
   });
 
-  test('what cannot be made is refused with what is missing', async () => {
+  test('of an agent that cannot be made is refused with the reason', async () => {
     const before = await counts();
     expect(await refusal(provision({ action: 'ensure', agent_id: 'nobody' }))).toMatchObject({
       code: 'not_found',
@@ -136,7 +136,7 @@ describe('ensure', () => {
     expect(await counts()).toEqual(before);
   });
 
-  test('an agent of another project is another agent', async () => {
+  test('in another project makes a separate agent', async () => {
     const [project, operator] = [newId(), newId()];
     await h.rows(
       `insert into boxcar.projects (id, name, operator_agent_id, bootstrap_card_id)
@@ -166,8 +166,8 @@ describe('ensure', () => {
   });
 });
 
-describe('versions', () => {
-  test('an agent keeps its version until profile_version moves it, also back; turns accepted before keep theirs', async () => {
+describe('the version of a profile', () => {
+  test('stays with an agent until profile_version changes it, forward or back; accepted turns keep theirs', async () => {
     await h.profile('mover', [{ say: 'v1' }]);
     const { agent_id } = await provision({ action: 'ensure', agent_id: 'moves', profile_name: 'mover' });
     await h.profile('mover', [{ say: 'v2' }]);
@@ -194,7 +194,7 @@ describe('versions', () => {
     expect(versions.map((row) => row.version)).toEqual([1, 2, 1]);
   });
 
-  test('a turn that waits in the queue keeps the version it was accepted with', async () => {
+  test('of a queued turn is the version with which the turn was accepted', async () => {
     await h.profile('parked', [{ say: 'old' }], { worker_target: 'later' });
     await provision({ action: 'ensure', agent_id: 'waits', profile_name: 'parked' });
     const args = { target_strategy: 'reuse', target_ref: 'waits', instruction: 'x' };
@@ -213,7 +213,7 @@ describe('versions', () => {
 });
 
 describe('create', () => {
-  test('makes a fresh agent each time, with a name of its own or the one given, of the version asked for', async () => {
+  test('makes a new agent each time, with a generated or a given name, of the requested version', async () => {
     const first = await provision({ action: 'create', profile_name: 'expert' });
     const second = await provision({ action: 'create', profile_name: 'expert', profile_version: 1 });
     expect(first).toMatchObject({ outcome: 'created', name: expect.stringMatching(/^expert-[0-9a-f]{12}$/) });
@@ -230,7 +230,7 @@ describe('create', () => {
     expect(await counts()).toEqual(before);
   });
 
-  test('of several at once under one name one wins, the others are told', async () => {
+  test('by several callers at once with one name succeeds for one, and the others get an error', async () => {
     const all = await Promise.allSettled(
       Array.from({ length: 8 }, () =>
         provision({ action: 'create', profile_name: 'expert', agent_id: 'race' }),
@@ -240,7 +240,7 @@ describe('create', () => {
     for (const one of all) if (one.status === 'rejected') expect(one.reason.code).toBe('agent_exists');
   });
 
-  test('under one key is one agent, and the second run returns the first answer', async () => {
+  test('with a key makes one agent, and the second call returns the first answer', async () => {
     const args = { action: 'create', profile_name: 'expert', agent_id: 'keyed' };
     const first = await provision(args, { idempotencyKey: 'k' });
     expect(await provision(args, { idempotencyKey: 'k' })).toEqual(first);
@@ -284,8 +284,8 @@ describe('derive', () => {
   });
 });
 
-describe('a caller that is an agent', () => {
-  test('reaches only what its policy allows, and leaves nothing behind when refused', async () => {
+describe('a caller of provision_agent that is an agent', () => {
+  test('can use only profiles that its policy allows, and a refusal leaves no change', async () => {
     await h.profile('boss', [{ say: 'x' }], {
       delegation_policy: { target_profiles: ['expert'], target_tags: ['b'] },
     });
@@ -317,7 +317,7 @@ describe('a caller that is an agent', () => {
     });
   });
 
-  test('calls it as a tool in a turn and works with the agent in the next step', async () => {
+  test('can call it as a tool in a turn and work with the agent in the next step', async () => {
     await h.profile(
       'manager',
       [
@@ -371,23 +371,23 @@ test.each([
   ['a blank name', { action: 'create', profile_name: 'expert', agent_id: ' ' }, 'agent_id'],
   ['a long name', { action: 'create', profile_name: 'expert', agent_id: 'x'.repeat(201) }, 'agent_id'],
   [
-    'a name that steers terminals',
+    'a name with control characters of terminals',
     { action: 'create', profile_name: 'expert', agent_id: 'a\u001b[2J' },
     'agent_id',
   ],
   ['a name with a NUL', { action: 'create', profile_name: 'expert', agent_id: 'a\u0000' }, 'agent_id'],
   ['version 0', { action: 'create', profile_name: 'expert', profile_version: 0 }, 'profile_version'],
   [
-    'a version beyond any',
+    'a version that is too large',
     { action: 'create', profile_name: 'expert', profile_version: 2 ** 31 },
     'profile_version',
   ],
   [
-    'a version that is no number',
+    'a version that is not a number',
     { action: 'create', profile_name: 'expert', profile_version: 'newest' },
     'profile_version',
   ],
-])('%s is refused at the door, naming the field', async (_what, args, field) => {
+])('%s is refused on submission with the name of the field', async (_what, args, field) => {
   const before = await counts();
   const error = await refusal(provision(args));
   expect(error.code).toBe('bad_request');
@@ -395,7 +395,7 @@ test.each([
   expect(await counts()).toEqual(before);
 });
 
-test('costs the same number of statements however many agents and versions there are', async () => {
+test('provision_agent takes the same number of statements for any number of agents and versions', async () => {
   // Runs without a worker, because its statements would be counted too.
   await using quiet = await harness();
   await quiet.profile('expert', [{ say: 'x' }]);
@@ -413,7 +413,7 @@ test('costs the same number of statements however many agents and versions there
   expect(kept).toBe(2);
 });
 
-test('a handler of one’s own makes an agent and gives it a turn in one transaction', async () => {
+test('a custom handler makes an agent and gives it a turn in one transaction', async () => {
   h.runtime.registerHandler('hire', {
     description: 'Makes an agent and sets it to work.',
     input: z.strictObject({ name: z.string() }),

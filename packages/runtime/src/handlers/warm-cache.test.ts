@@ -93,7 +93,7 @@ const answer = (how: 'answer' | 'fail' = 'answer'): void => {
 };
 
 describe('warm_cache', () => {
-  test('one child calls its model first, and the rest when that call has returned, in all pools', async () => {
+  test('lets one child call its model first, and the others when that call has returned, in all pools', async () => {
     const receipt = await fork([held(), held(), task('far')]);
     await firstIsOut(receipt);
     // Turns of other callers are not delayed.
@@ -110,7 +110,7 @@ describe('warm_cache', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('also when that call has failed', async () => {
+  test('continues when the first call has failed', async () => {
     const receipt = await fork([held(), held()]);
     await firstIsOut(receipt);
     answer('fail');
@@ -119,7 +119,7 @@ describe('warm_cache', () => {
     expect(await endOf(receipt.batch_id)).toBe('partial');
   });
 
-  test('and when the child is canceled by another caller', async () => {
+  test('continues when the first child is canceled by another caller', async () => {
     const receipt = await fork([held(), held()]);
     await firstIsOut(receipt);
     open = [];
@@ -129,7 +129,7 @@ describe('warm_cache', () => {
     expect(await endOf(receipt.batch_id)).toBe('partial');
   });
 
-  test('a parent that waits gets one answer', async () => {
+  test('gives a waiting parent one answer', async () => {
     const { turn_id } = (await h.runtime.submit('launch_principal', {
       profile_name: 'lead',
       instruction: 'go',
@@ -141,7 +141,7 @@ describe('warm_cache', () => {
     expect(await end(turn_id)).toMatchObject({ status: 'success', result: 'joined' });
   });
 
-  test('a batch of one task, or without the flag, waits for nothing', async () => {
+  test('holds nothing back in a batch of one task, or without the flag', async () => {
     const one = await fork([held()]);
     const all = await fork([held(), held()], { warm_cache: false });
     await called(3);
@@ -154,7 +154,7 @@ describe('warm_cache', () => {
     ).toEqual([]);
   });
 
-  test('a fresh agent is first, since one that exists may be busy', async () => {
+  test('chooses a new agent as the first, since an existing agent may be busy', async () => {
     await h.runtime.submit('provision_agent', { action: 'ensure', agent_id: 'old', profile_name: 'held' });
     const reuse = { target_strategy: 'reuse', target_ref: 'old', instruction: 'go' };
     const busy = (await h.runtime.submit('delegate_async', reuse)) as { turn_id: TurnId };
@@ -176,7 +176,7 @@ describe('warm_cache', () => {
     expect(await endOf(receipt.batch_id)).toBe('success');
   });
 
-  test('fail_fast, min_success, a cancel and a deadline end what is held back', async () => {
+  test('does not prevent fail_fast, min_success, a cancel or a deadline from ending the turns that are held back', async () => {
     const ends = async (rest: object, go: (receipt: Receipt) => unknown) => {
       const receipt = await fork([held(), held(), held()], rest);
       await firstIsOut(receipt);
@@ -217,7 +217,7 @@ describe('warm_cache', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('what is reserved of a budget is reserved for those that are held back too', async () => {
+  test('reserves the budget of the turns that are held back, too', async () => {
     await expect(fork([held(), held(), held()], { budget: { turns: 2 } })).rejects.toMatchObject({
       code: 'budget_exceeded',
     });

@@ -56,8 +56,8 @@ const age = (key: string, hours: number) =>
     [key, hours],
   );
 
-describe('registering', () => {
-  test('a session begins with its own entry, and is active', async () => {
+describe('the registration of a session', () => {
+  test('begins the session with an entry of its own, in the state active', async () => {
     const { session, entry } = await register(operator, { agent_from: 'claude', metadata: { topic: 'x' } });
     expect(session).toMatchObject({
       status: 'active',
@@ -78,13 +78,13 @@ describe('registering', () => {
     ]);
   });
 
-  test('a key that is taken is answered with the session that has it', async () => {
+  test('with a used session key returns the existing session', async () => {
     const { session } = await register(operator, { agent_from: 'claude' });
     const again = operator.register({ session_key: session.session_key, agent_from: 'other' });
     expect(await expectOutcome(again, 'exists')).toMatchObject({ session: { id: session.id } });
   });
 
-  test('the same idempotency key gives the first answer; other words under it are refused', async () => {
+  test('with the same idempotency key returns the first answer; other content with that key is refused', async () => {
     const asked = { session_key: fresh(), agent_from: 'claude', idempotency_key: 'k' };
     const first = await expectOutcome(operator.register(asked), 'registered');
     const second = await expectOutcome(operator.register(asked), 'registered');
@@ -97,7 +97,7 @@ describe('registering', () => {
     expect(await failureOf(other)).toMatchObject({ code: 'idempotency_conflict' });
   });
 
-  test('ten clients that register one key at once make one session', async () => {
+  test('of one session key by ten clients at once makes one session', async () => {
     const session_key = fresh();
     const answers = await Promise.all(
       Array.from({ length: 10 }, () => operator.register({ session_key, agent_from: 'claude' })),
@@ -108,7 +108,7 @@ describe('registering', () => {
     ]);
   });
 
-  test('a policy may be in the metadata, and an unknown one is refused', async () => {
+  test('accepts a policy in the metadata, and refuses an unknown policy', async () => {
     const { session } = await register(operator, {
       agent_from: 'x',
       metadata: { retention_policy: 'short' },
@@ -118,7 +118,7 @@ describe('registering', () => {
     expect(await failureOf(operator.register(unknown))).toMatchObject({ code: 'bad_request' });
   });
 
-  test('an agent speaks for itself alone', async () => {
+  test('by an agent is possible only in its own name', async () => {
     expect((await register(ada)).session.agent_from).toBe('ada');
     const other = ada.register({ session_key: fresh(), agent_from: 'bob' });
     expect(await failureOf(other)).toMatchObject({ code: 'bad_request' });
@@ -127,7 +127,7 @@ describe('registering', () => {
     });
   });
 
-  test('a tape of the same name is not taken over', async () => {
+  test('does not take over an existing tape of the same name', async () => {
     const session_key = fresh();
     await h.runtime.tape(`session/${session_key}`);
     expect(await failureOf(operator.register({ session_key, agent_from: 'x' }))).toMatchObject({
@@ -137,8 +137,8 @@ describe('registering', () => {
   });
 });
 
-describe('updating', () => {
-  test('entries are numbered on in their order, counted by type, and read as they were written', async () => {
+describe('an update of a session', () => {
+  test('numbers its entries in order, counts them by type, and returns them as they were written', async () => {
     const { session } = await register(operator, { agent_from: 'x' });
     const { session_key } = session;
     const one = await expectOutcome(operator.update({ session_key, ...says('Hello 😀') }), 'updated');
@@ -170,7 +170,7 @@ describe('updating', () => {
     ]);
   });
 
-  test('the same key is one update, also after the session has ended; other words under it are refused', async () => {
+  test('with the same key is one update, also after the session has ended; other content with that key is refused', async () => {
     const { session } = await register(operator, { agent_from: 'x' });
     const { session_key } = session;
     const asked = { session_key, entries: [says('a'), says('b')], idempotency_key: 'u' };
@@ -185,7 +185,7 @@ describe('updating', () => {
     expect(await operator.get({ session_key })).toMatchObject({ context_entries: 4 });
   });
 
-  test('the same text as a message and as a file are two entries', async () => {
+  test('with the same text as a message and as a file makes two entries', async () => {
     const { session } = await register(operator, { agent_from: 'x' });
     const { session_key } = session;
     await expectOutcome(operator.update({ session_key, ...says('a'), idempotency_key: 'u' }), 'updated');
@@ -193,7 +193,7 @@ describe('updating', () => {
     expect(await failureOf(operator.update(file))).toMatchObject({ code: 'idempotency_conflict' });
   });
 
-  test('1,048,576 bytes of UTF-8 are taken, however they are escaped, and one more is refused', async () => {
+  test('accepts 1,048,576 bytes of UTF-8, however they are escaped, and refuses a byte more', async () => {
     const { session } = await register(operator, { agent_from: 'x' });
     const { session_key } = session;
     const most = 1_048_576;
@@ -212,9 +212,9 @@ describe('updating', () => {
     ['a lone surrogate', { context_type: 'message', content: '\ud800' }],
     ['a NUL', { context_type: 'message', content: '\0' }],
     ['no entries', { entries: [] }],
-    ['both spellings', { context_type: 'message', content: 'x', entries: [says('y')] }],
+    ['both forms of content', { context_type: 'message', content: 'x', entries: [says('y')] }],
     ['large metadata', says('x', { metadata: { a: 'a'.repeat(65_536) } })],
-  ])('%s is refused, and nothing is written', async (_what, input) => {
+  ])('with %s is refused, and nothing is written', async (_what, input) => {
     const { session } = await register(operator, { agent_from: 'x' });
     const { session_key } = session;
     expect((await failureOf(operator.update({ session_key, ...input }))).code).toMatch(
@@ -223,21 +223,21 @@ describe('updating', () => {
     expect(await operator.get({ session_key })).toMatchObject({ context_entries: 1 });
   });
 
-  test('one bad entry of a batch keeps out the others', async () => {
+  test('with one bad entry in a batch writes none of the batch', async () => {
     const { session } = await register(operator, { agent_from: 'x' });
     const { session_key } = session;
     await failureOf(operator.update({ session_key, entries: [says('a'), says('\0')] }));
     expect(await operator.get({ session_key })).toMatchObject({ context_entries: 1 });
   });
 
-  test('an unknown session is told so', async () => {
+  test('of an unknown session is refused as not found', async () => {
     await expectOutcome(operator.update({ session_key: 'nowhere', ...says('x') }), 'not_found');
     await expectOutcome(operator.context({ session_key: 'nowhere' }), 'not_found');
     await expectOutcome(operator.summary({ session_key: 'nowhere' }), 'not_found');
     await expectOutcome(operator.close({ session_key: 'nowhere' }), 'not_found');
   });
 
-  test('after a reset of its tape it takes no more', async () => {
+  test('after a reset of the session’s tape is refused', async () => {
     const { session } = await register(operator, { agent_from: 'x' });
     const { session_key } = session;
     const tape = await h.runtime.tape(`session/${session_key}`, { create: false });
@@ -249,7 +249,7 @@ describe('updating', () => {
 });
 
 describe('the life of a session', () => {
-  test('it is dormant, expired and archived at the time of the question, and nothing has to run for that', async () => {
+  test('makes it dormant, expired and archived at the time of each question, without any job', async () => {
     const { session } = await register(operator, { agent_from: 'x' });
     const { session_key } = session;
     await age(session_key, 3);
@@ -273,7 +273,7 @@ describe('the life of a session', () => {
     expect(await operator.get({ session_key })).toMatchObject({ status: 'expired', is_archived: true });
   });
 
-  test('a closed session is read, and not written to', async () => {
+  test('lets a closed session be read, and refuses writes', async () => {
     const { session } = await register(operator, { agent_from: 'x' });
     const { session_key } = session;
     const closed = await expectOutcome(operator.close({ session_key, idempotency_key: 'c' }), 'closed');
@@ -291,7 +291,7 @@ describe('the life of a session', () => {
     expect((await expectOutcome(operator.context({ session_key }), 'found')).entries).toHaveLength(2);
   });
 
-  test('a canceled session has no frozen head', async () => {
+  test('leaves a canceled session without a frozen head', async () => {
     const { session } = await register(operator, { agent_from: 'x' });
     const closed = await expectOutcome(
       operator.close({ session_key: session.session_key, status: 'cancelled', reason: 'a mistake' }),
@@ -300,7 +300,7 @@ describe('the life of a session', () => {
     expect(closed.session).toMatchObject({ status: 'cancelled', frozen_head: null });
   });
 
-  test('a session that continues another one reads it, numbers on from it, and leaves it as it is', async () => {
+  test('lets a session continue another: it reads the other session, continues its numbers, and leaves it unchanged', async () => {
     const first = (await register(operator, { agent_from: 'x' })).session.session_key;
     await operator.update({ session_key: first, ...says('one') });
     await operator.close({ session_key: first });
@@ -326,7 +326,7 @@ describe('the life of a session', () => {
     expect(await operator.get({ session_key: first })).toMatchObject({ context_entries: 3 });
   });
 
-  test('a summary names types of files and tools as the metadata of the newest entries do', async () => {
+  test('gives a summary with the types of files and tools in the metadata of the newest entries', async () => {
     const session_key = (await register(operator, { agent_from: 'x' })).session.session_key;
     const file = (metadata?: object) => ({ context_type: 'file', content: 'x', metadata });
     const call = (metadata?: object) => ({ context_type: 'tool_call', content: 'x', metadata });
@@ -354,7 +354,7 @@ describe('the life of a session', () => {
     ]);
   });
 
-  test('what is written to the tape of a completed session later does not belong to the sessions after it', async () => {
+  test('does not give later sessions what is written to the tape of a completed session afterwards', async () => {
     const first = (await register(operator, { agent_from: 'x' })).session.session_key;
     await operator.close({ session_key: first });
     const tape = await h.runtime.tape(`session/${first}`, { create: false });
@@ -365,7 +365,7 @@ describe('the life of a session', () => {
     await checkInvariants(h.database.pool, { isSettled: false });
   });
 
-  test('only a completed session is continued', async () => {
+  test('allows only a completed session to be continued', async () => {
     const { session } = await register(operator, { agent_from: 'x' });
     const { session_key } = session;
     const asked = { session_key: fresh(), agent_from: 'y', continues: session_key };
@@ -377,7 +377,7 @@ describe('the life of a session', () => {
   });
 });
 
-describe('access', () => {
+describe('access to sessions', () => {
   const grant = (box_id: string, grantee: string, rest: object = {}) =>
     h.runtime.submit('grant_box', { box_id, grantee, mode: 'read', ...rest });
   /** Grants up to a position, as a handoff does. */
@@ -389,7 +389,7 @@ describe('access', () => {
       [box_id, grantee, upto],
     );
 
-  test('an agent knows its own sessions, and no others; the operator knows all', async () => {
+  test('by an agent is limited to its own sessions; the operator has access to all', async () => {
     const { session } = await register(ada);
     const { session_key } = session;
     expect(await ada.get({ session_key })).toMatchObject({ id: session.id });
@@ -404,7 +404,7 @@ describe('access', () => {
     expect((await ada.list()).sessions.map((s) => s.session_key)).toContain(session_key);
   });
 
-  test('an agent with a grant up to a position knows the session as it was then', async () => {
+  test('with a grant up to a position shows the session as it was at that position', async () => {
     const { session } = await register(ada);
     const { session_key, tape_box_id } = session;
     await ada.update({ session_key, entries: [says('one'), says('two')] });
@@ -429,7 +429,7 @@ describe('access', () => {
     });
   });
 
-  test('an agent that may append adds entries, and does not end the session', async () => {
+  test('with a right to append allows adding entries, and not ending the session', async () => {
     const { session } = await register(ada);
     const { session_key, tape_box_id } = session;
     await grant(tape_box_id, 'bob');
@@ -440,7 +440,7 @@ describe('access', () => {
     expect(await ada.get({ session_key })).toMatchObject({ status: 'active', context_entries: 2 });
   });
 
-  test('an agent continues a session that it may read to its end', async () => {
+  test('to the end of a session allows an agent to continue it', async () => {
     const { session } = await register(ada);
     const { session_key, tape_box_id } = session;
     await ada.close({ session_key });
@@ -454,7 +454,7 @@ describe('access', () => {
     });
   });
 
-  test('another project has other sessions', async () => {
+  test('does not cross projects: another project has its own sessions', async () => {
     const { session } = await register(operator, { agent_from: 'x' });
     const { session_key } = session;
     await h.runtime.createProject({ name: 'elsewhere' });
@@ -465,8 +465,8 @@ describe('access', () => {
   });
 });
 
-describe('lists and pages', () => {
-  test('sessions of an agent are those from it and those handed to it, page by page, the newest first', async () => {
+describe('a list or page of sessions', () => {
+  test('shows sessions from and to an agent, page by page, the newest first', async () => {
     const keys: string[] = [];
     for (let i = 0; i < 5; i += 1)
       keys.unshift((await register(operator, { agent_from: 'lister' })).session.session_key);
@@ -487,7 +487,7 @@ describe('lists and pages', () => {
     expect(await failureOf(operator.list({ cursor: 'x' }))).toMatchObject({ code: 'bad_request' });
   });
 
-  test('a page of context ends at 256 KiB, and each has one entry at least', async () => {
+  test('of context ends at 256 KiB, and has at least one entry', async () => {
     const { session } = await register(operator, { agent_from: 'x' });
     const { session_key } = session;
     for (const size of [200_000, 200_000, 600_000])
@@ -507,7 +507,7 @@ describe('lists and pages', () => {
   });
 });
 
-test('words of a session that are erased are gone from pages and summary, and nowhere else', async () => {
+test('leaves out erased words of a session, and nothing else', async () => {
   const secret = 'the-secret-word';
   const { session } = await register(operator, { agent_from: 'x', metadata: { note: secret } });
   const { session_key } = session;
@@ -537,7 +537,7 @@ test('words of a session that are erased are gone from pages and summary, and no
     ).toBe(0);
 });
 
-describe('a purge', () => {
+describe('a purge of sessions', () => {
   const purge = (hours: number) =>
     purgeTapes(h.database.pool, { before: new Date(Date.now() - hours * 3_600_000 + 60_000) });
   const isThere = async (key: string): Promise<boolean> =>
@@ -551,7 +551,7 @@ describe('a purge', () => {
     );
   };
 
-  test('removes sessions that are over with their tapes, and no others', async () => {
+  test('removes ended sessions with their tapes, and no others', async () => {
     const keys = { active: fresh(), expired: fresh(), closed: fresh() };
     for (const session_key of Object.values(keys)) {
       await operator.register({ session_key, agent_from: 'x' });
@@ -576,7 +576,7 @@ describe('a purge', () => {
     await expectOutcome(operator.register({ session_key: keys.closed, agent_from: 'x' }), 'registered');
   });
 
-  test('removes a session that somebody has fetched, and ends the packages of one that is gone', async () => {
+  test('removes a session that was accepted, and ends the packages of a removed session', async () => {
     const fetched = (await register(operator, { agent_from: 'x' })).session.session_key;
     const left = (await register(operator, { agent_from: 'x' })).session.session_key;
     const hand = async (session_key: string, rest: object = {}): Promise<string> => {
@@ -615,7 +615,7 @@ describe('a purge', () => {
     await checkInvariants(h.database.pool, { isSettled: false });
   });
 
-  test('keeps a session that another one goes on from, until that is over too', async () => {
+  test('keeps a session that another session continues, until that one has also ended', async () => {
     const first = (await register(operator, { agent_from: 'x' })).session.session_key;
     await operator.close({ session_key: first });
     const second = (await register(operator, { agent_from: 'y', continues: first })).session.session_key;

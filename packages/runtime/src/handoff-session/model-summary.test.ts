@@ -55,7 +55,7 @@ async function hand(contents: readonly string[]): Promise<string> {
 }
 const events = (name: string) => h.log.filter(({ event }) => event === name);
 
-test('it is shown the newest entries that fit, and what it says goes along', async () => {
+test('the model gets the newest entries that fit, and its summary is part of the handoff', async () => {
   answer = async () => ' They build a bridge.\n';
   const long = 'word '.repeat(10_000);
   expect(await hand(['first', long, long, 'last'])).toBe('They build a bridge.');
@@ -70,12 +70,12 @@ test('it is shown the newest entries that fit, and what it says goes along', asy
 test.each([
   ['fails', () => Promise.reject(new ModelError('model_unavailable', 'down'))],
   ['says nothing', async () => ' '],
-])('when it %s the summary is made of counts', async (_how, give) => {
+])('the summary consists of counts when the model %s', async (_how, give) => {
   answer = give;
   expect(await hand(['one'])).toContain('Total of 2 context entries');
 });
 
-test('one that never answers is not waited for', async () => {
+test('a model that never answers is not waited for', async () => {
   answer = () => new Promise(() => undefined);
   const session_key = `m-${++n}`;
   await sessions.register({ session_key, agent_from: 'claude' });
@@ -90,7 +90,7 @@ test('one that never answers is not waited for', async () => {
   expect(events('session.summary_failed').at(-1)).toMatchObject({ error: 'it took too long' });
 });
 
-test('it is asked once for a request, and not for one that is refused', async () => {
+test('the model is asked once for each request, and not for a refused request', async () => {
   answer = async () => 'They build a bridge.';
   const session_key = `m-${++n}`;
   const request = { session_key, target_agent: 'far', idempotency_key: session_key };
@@ -104,7 +104,7 @@ test('it is asked once for a request, and not for one that is refused', async ()
   expect(asked).toHaveLength(1);
 });
 
-test('what it says is in cards alone', async () => {
+test('the words of the model are stored only in cards', async () => {
   answer = async () => 'They build a viaduct.';
   await hand(['one']);
   const tables = await h.rows<{ name: string }>(

@@ -68,7 +68,7 @@ const anchorsOf = async (session_key: string): Promise<string[]> =>
     ({ name }) => name,
   );
 
-test('the target does not read a session before it is handed on, and reads it up to the handoff after that', async () => {
+test('the target cannot read a session before its handoff, and afterwards can read it up to the handoff', async () => {
   const session_key = await open();
   expect(await contentsOf(bob, session_key)).toBe('not_found');
   const answer = await hand(session_key, { request_data: { instructions: 'Go on.', priority: 'normal' } });
@@ -94,7 +94,7 @@ test('the target does not read a session before it is handed on, and reads it up
   expect(row).toEqual({ source_agent: 'claude', target_agent: 'bob', task: 'Go on.' });
 });
 
-test('after a full handoff nobody writes to the session, and the target goes on in one of its own', async () => {
+test('after a full handoff no agent writes to the session, and the target continues in a session of its own', async () => {
   const session_key = await open();
   await hand(session_key, { request_type: 'full_handoff' });
   expect(await operator.get({ session_key })).toMatchObject({ status: 'completed', frozen_head: 7 });
@@ -104,7 +104,7 @@ test('after a full handoff nobody writes to the session, and the target goes on 
   expect(own).toMatchObject({ outcome: 'registered', session: { context_entries: 4, agent_from: 'bob' } });
 });
 
-test('a profile is a target too: an agent is made for the session, and reads it', async () => {
+test('a profile can be a target: an agent is made for the session and reads it', async () => {
   const session_key = await open();
   const answer = await hand(session_key, { target_agent: 'idle' });
   if (answer.outcome !== 'handed_on') throw new Error(answer.outcome);
@@ -119,7 +119,7 @@ test('a profile is a target too: an agent is made for the session, and reads it'
   ]);
 });
 
-test('in a collaboration the target reads what comes later, and adds to it', async () => {
+test('in a collaboration the target reads later entries and can add entries', async () => {
   const session_key = await open();
   await hand(session_key, { request_type: 'collaboration' });
   await operator.update({ session_key, ...says('later') });
@@ -127,7 +127,7 @@ test('in a collaboration the target reads what comes later, and adds to it', asy
   expect(await contentsOf(bob, session_key)).toEqual(await contentsOf(operator, session_key));
 });
 
-test('a target that the policy forbids is refused, with a row, and the session is as before', async () => {
+test('a target that the policy forbids is refused with a recorded row, and the session stays unchanged', async () => {
   const session_key = await open();
   const before = await operator.get({ session_key });
   const error = await failureOf(hand(session_key, { target_agent: 'mallory' }));
@@ -139,10 +139,10 @@ test('a target that the policy forbids is refused, with a row, and the session i
 const statusOf = async (handoffId: string): Promise<unknown> =>
   (await h.rows('select phase from boxcar.handoffs where id = $1', [handoffId]))[0]?.phase;
 
-describe('what needs an approval', () => {
+describe('a handoff that needs an approval', () => {
   const gate = (): ApprovalGate => new ApprovalGate({ runtime: h.runtime });
 
-  test('changes nothing of the session before it is approved, and all of it then', async () => {
+  test('changes nothing in the session before it is approved, and then makes all its changes', async () => {
     const session_key = await open();
     const before = await operator.get({ session_key });
     const asked = { target_agent: 'carol', request_type: 'full_handoff', request_data: { priority: 'high' } };
@@ -177,7 +177,7 @@ describe('what needs an approval', () => {
     expect(turn).toEqual({ priority: 50 });
   });
 
-  test('is over when the session has ended meanwhile, and leaves it alone when it is denied', async () => {
+  test('ends without effect when the session has ended meanwhile, and changes nothing when it is denied', async () => {
     for (const decide of ['approve', 'deny'] as const) {
       const session_key = await open();
       const answer = await hand(session_key, { target_agent: 'carol' });
@@ -190,7 +190,7 @@ describe('what needs an approval', () => {
     }
   });
 
-  test('waits to be fetched after that, when no agent has the name', async () => {
+  test('waits as a package after the approval when no agent has the name', async () => {
     const session_key = await open();
     const answer = await hand(session_key, { target_agent: 'far-away' });
     if (answer.outcome !== 'waits') throw new Error(answer.outcome);
@@ -206,7 +206,7 @@ describe('what needs an approval', () => {
   });
 });
 
-describe('a package', () => {
+describe('a package for an absent target', () => {
   async function leave(rest: object = {}) {
     const session_key = await open();
     const answer = await hand(session_key, { target_agent: 'downstream', ...rest });
@@ -216,7 +216,7 @@ describe('a package', () => {
   const resultOf = async (handoff_id: string): Promise<unknown> =>
     (await new HandoffTool({ runtime: h.runtime }).getHandoff(handoff_id as HandoffId))?.result;
 
-  test('waits for whoever fetches it, and has the result that is said of it', async () => {
+  test('waits until it is accepted, and gets the result that is reported for it', async () => {
     const { session_key, handoff_id, answer } = await leave({ request_data: { instructions: 'Go on.' } });
     expect(answer).toMatchObject({
       status: 'active',
@@ -254,7 +254,7 @@ describe('a package', () => {
     expect(await rejectHandoff(h.runtime, { handoff_id })).toMatchObject({ outcome: 'not_possible' });
   });
 
-  test('is rejected with a reason', async () => {
+  test('can be rejected with a reason', async () => {
     const { handoff_id } = await leave();
     const rejected = await rejectHandoff(h.runtime, { handoff_id, reason: 'no time' });
     expect(rejected).toMatchObject({ outcome: 'rejected', package: { phase: 'rejected' } });
@@ -265,7 +265,7 @@ describe('a package', () => {
     });
   });
 
-  test('is given up by whoever has accepted it, and taken back by who has left it', async () => {
+  test('can be given up by the agent that accepted it, and withdrawn by the agent that left it', async () => {
     const { handoff_id } = await leave();
     await acceptHandoff(h.runtime, { handoff_id });
     const given = await rejectHandoff(h.runtime, { handoff_id, reason: 'too hard' });
@@ -286,7 +286,7 @@ describe('a package', () => {
     expect(await acceptHandoff(h.runtime, mine)).toMatchObject({ why: 'It has ended.' });
   });
 
-  test('is nobody else\u2019s: an agent of its name fetches it, reads the session then, and only as far', async () => {
+  test('is only for an agent of its name, which can read the session after accepting it, and only up to the handoff', async () => {
     const { session_key, handoff_id } = await leave({ target_agent: 'late' });
     await operator.update({ session_key, ...says('later') });
     expect(await acceptHandoff(h.runtime, { handoff_id }, { as: 'bob' })).toEqual({
@@ -310,7 +310,7 @@ describe('a package', () => {
     });
   });
 
-  test('of a collaboration lets whoever has fetched it add to the session until it is taken back', async () => {
+  test('of a collaboration lets the accepting agent add to the session until it is withdrawn', async () => {
     const { session_key, handoff_id } = await leave({ target_agent: 'mate', request_type: 'collaboration' });
     await h.runtime.submit('provision_agent', { action: 'create', profile_name: 'idle', agent_id: 'mate' });
     const mate = await openHandoffSessions(h.runtime, { as: 'mate' });
@@ -323,7 +323,7 @@ describe('a package', () => {
     expect(await contentsOf(mate, session_key)).toContain('mine');
   });
 
-  test('leaves a right to add to the session that somebody else has given, when it is taken back', async () => {
+  test('leaves rights to the session that came from another agent when it is withdrawn', async () => {
     const { session_key, handoff_id } = await leave({ target_agent: 'peer', request_type: 'collaboration' });
     await h.runtime.submit('provision_agent', { action: 'create', profile_name: 'idle', agent_id: 'peer' });
     const tape = await operator.get({ session_key });
@@ -340,7 +340,7 @@ describe('a package', () => {
     expect(await peer.update({ session_key, ...says('still') })).toMatchObject({ outcome: 'updated' });
   });
 
-  test('of two who fetch or reject it at once one has it', async () => {
+  test('that is accepted or rejected by two at once goes to one of them', async () => {
     const move = [acceptHandoff, rejectHandoff];
     for (let round = 0; round < 20; round += 1) {
       const { handoff_id } = await leave({ target_agent: `twin-${round}` });
@@ -354,7 +354,7 @@ describe('a package', () => {
     }
   });
 
-  test('is found by its name, and is made anew after a day', async () => {
+  test('is found by its name, and a new one is made after a day', async () => {
     const { session_key } = await leave();
     const asked = { session_key, target_agent: 'downstream' };
     const first = await findPackage(h.runtime, asked);
@@ -392,7 +392,7 @@ describe('several targets', () => {
     expect(await bob.update({ session_key, ...says('x') })).toMatchObject({ outcome: 'updated' });
   });
 
-  test('get nothing when one of them is refused, and are for collaborations', async () => {
+  test('get nothing when one of them is refused, and are possible only for collaborations', async () => {
     const session_key = await open();
     const before = await operator.get({ session_key });
     const refused = hand(session_key, { request_type: 'collaboration', target_agents: ['mallory'] });
@@ -407,7 +407,7 @@ describe('several targets', () => {
   });
 });
 
-describe('what goes along', () => {
+describe('the content of a session handoff', () => {
   async function cardsOf(answer: Awaited<ReturnType<typeof hand>>): Promise<readonly unknown[]> {
     if (answer.outcome !== 'handed_on') throw new Error(answer.outcome);
     const [turn] = await h.rows<{ context_box_id: BoxId; project_id: ProjectId; agent_id: AgentId }>(
@@ -427,7 +427,7 @@ describe('what goes along', () => {
   const TASK = 'Continue the session that is handed to you. Its summary is in the context.';
   const about = expect.objectContaining({ request_type: expect.any(String), tape_ref: expect.any(String) });
 
-  test('of a transfer are the entries since the last anchor, of a full handoff all of them', async () => {
+  test('is the entries since the last anchor for a transfer, and all entries for a full handoff', async () => {
     const session_key = await open();
     expect(await cardsOf(await hand(session_key))).toEqual([
       TASK,
@@ -442,7 +442,7 @@ describe('what goes along', () => {
     expect(whole.filter((one) => typeof one === 'string')).toEqual([TASK, 'one', 'two']);
   });
 
-  test('of a transfer are as many of the newest entries as the budget has room for', async () => {
+  test('of a transfer is as many of the newest entries as the budget allows', async () => {
     const session_key = await open();
     const long = 'word '.repeat(6_000);
     await operator.update({
@@ -454,7 +454,7 @@ describe('what goes along', () => {
   });
 });
 
-test('the same key is one handoff; other arguments under it are refused', async () => {
+test('the same key is one handoff; other arguments with the same key are refused', async () => {
   const session_key = await open();
   const first = await hand(session_key, { idempotency_key: session_key });
   expect(await hand(session_key, { idempotency_key: session_key })).toEqual(first);
@@ -463,7 +463,7 @@ test('the same key is one handoff; other arguments under it are refused', async 
   expect(await failureOf(other)).toMatchObject({ code: 'idempotency_conflict' });
 });
 
-test('the target learns nothing of a session that waits for an approval', async () => {
+test('the target gets no information about a session that waits for an approval', async () => {
   const { outcome, handoff_id } = (await hand(await open(), {
     target_agent: 'carol',
     request_data: { plan: 'secret' },
@@ -473,7 +473,7 @@ test('the target learns nothing of a session that waits for an approval', async 
   expect(await asked).toEqual({ outcome: 'not_found', handoff_id });
 });
 
-test('a refusal is not kept under the key: the request may be made once it is possible', async () => {
+test('a refusal is not stored under the key: the request succeeds once it is possible', async () => {
   const session_key = fresh();
   const request = { idempotency_key: session_key };
   expect(await hand(session_key, request)).toEqual({ outcome: 'not_found', session_key });
@@ -481,7 +481,7 @@ test('a refusal is not kept under the key: the request may be made once it is po
   expect(await hand(session_key, request)).toMatchObject({ outcome: 'handed_on' });
 });
 
-test('it takes as many statements at 10,000 entries as at 10', async () => {
+test('a handoff takes as many statements at 10,000 entries as at 10', async () => {
   await hand(await open());
   const counts: number[] = [];
   for (const entries of [10, 10_000]) {

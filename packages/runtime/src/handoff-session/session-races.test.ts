@@ -36,7 +36,7 @@ const range = (n: number): number[] => Array.from({ length: n }, (_, index) => i
 const SESSIONS = 100;
 const UPDATES = 50;
 
-test('of 100 sessions with 50 updates each at once, no number is missing or given twice, and nothing is lost', async () => {
+test('with 100 sessions and 50 updates each at once, no number is missing or used twice, and nothing is lost', async () => {
   const keys = range(SESSIONS).map((n) => `race-${n}`);
   await Promise.all(
     keys.map((session_key, n) => client(n).register({ session_key, agent_from: `agent-${n}` })),
@@ -74,7 +74,7 @@ test('of 100 sessions with 50 updates each at once, no number is missing or give
   }
 }, 120_000);
 
-test('an update at the moment of the end is in the session before the end, or refused', async () => {
+test('an update at the moment of the end is in the session before the end, or is refused', async () => {
   for (const round of range(10)) {
     const session_key = `end-${round}`;
     await client(0).register({ session_key, agent_from: 'x' });
@@ -91,7 +91,7 @@ test('an update at the moment of the end is in the session before the end, or re
   }
 });
 
-test('one key from both processes at once is one update', async () => {
+test('the same key from two processes at once is one update', async () => {
   const session_key = 'one-key';
   await client(0).register({ session_key, agent_from: 'x' });
   const answers = await Promise.all(
@@ -162,7 +162,7 @@ test('a page and a summary of 10,000 entries read few rows, wherever the page be
   }
 });
 
-test('collaborations with the same agents in any order, and with others, do not stand in the way of each other', async () => {
+test('collaborations at once with the same agents in any order do not block each other', async () => {
   const session_key = 'race-shared';
   await client(0).register({ session_key, agent_from: 'claude' });
   await h.profile('idle', [{ say: 'done' }], { worker_target: 'nowhere' });

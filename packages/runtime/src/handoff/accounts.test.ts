@@ -84,7 +84,7 @@ const only = async () => {
   return handoff;
 };
 
-test('what the platform has used is charged to the run', async () => {
+test('the platform’s usage is charged to the run', async () => {
   const { turn_id, run_id } = await launch({ tokens: 100_000 });
   expect(await h.runtime.waitForTurn(turn_id, { timeoutMs: 30_000 })).toMatchObject({ status: 'success' });
   const [turn] = await h.rows<{ spent: string }>(
@@ -99,7 +99,7 @@ test('what the platform has used is charged to the run', async () => {
   });
 });
 
-test('an account without room refuses it before anything is sent', async () => {
+test('a handoff is refused before anything is sent when its account has no room', async () => {
   h.runtime.handoffs.addTargets({ robot: { platform: 'acme', max_output_tokens: 500_000 } });
   const { turn_id } = await launch({ tokens: 50_000 });
   await h.runtime.waitForTurn(turn_id, { timeoutMs: 30_000 });
@@ -107,7 +107,7 @@ test('an account without room refuses it before anything is sent', async () => {
   expect(await only()).toMatchObject({ status: 'failed', error: { code: 'budget_exceeded' } });
 });
 
-test('a cancel of the tree stops the attempt, and the platform is told', async () => {
+test('a cancel of the tree stops the attempt, and the platform is told to stop', async () => {
   hangs = true;
   const { turn_id } = await launch();
   await waitFor(() => asked === 1, { message: 'the platform works' });
@@ -119,7 +119,7 @@ test('a cancel of the tree stops the attempt, and the platform is told', async (
   });
 });
 
-test('a function needs the delegation policy of the agent that asks', async () => {
+test('a function is limited by the delegation policy of the requesting agent', async () => {
   tool.registerAgent('helper', () => 'helped');
   await h.profile(
     'shy',

@@ -92,7 +92,7 @@ const badQuestion = (message: string): KernelError =>
 function checkQuestion({ retry }: RegisteredAgent, text: unknown): string {
   if (retry !== 'safe')
     throw badQuestion(
-      "only a function that is registered with { retry: 'safe' } may ask: it begins anew when its process ends while it waits.",
+      "only a function that is registered with { retry: 'safe' } may ask: it starts again when its process ends while it waits.",
     );
   if (typeof text !== 'string' || text.trim() === '' || !isCleanText(text))
     throw badQuestion('the question must be a text without NUL characters and lone surrogates.');

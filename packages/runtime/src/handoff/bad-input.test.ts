@@ -37,20 +37,20 @@ test.each([
   ['null', null],
   ['a text', 'desk'],
   ['a list', []],
-  ['a word in the place of wait', { ...good, wait: 'no' }],
+  ['a word in place of wait', { ...good, wait: 'no' }],
 ])('a request that is %s is refused', async (_name, request) => {
   expect(await failureOf(tool.handoff(request as never))).toMatchObject(badRequest);
   expect(refusals()).toHaveLength(1);
 });
 
-test('the log shows no more of a name than a name may have', async () => {
+test('the log shows at most as much of a name as a name may have', async () => {
   expect(await failureOf(tool.handoff({ ...good, target_agent: 'x'.repeat(1_000_000) }))).toMatchObject(
     badRequest,
   );
   expect(JSON.stringify(refusals()).length).toBeLessThan(2_000);
 });
 
-test('a call with other arguments than those of the schema leaves a line in the log', async () => {
+test('a call with arguments that do not match the schema is logged', async () => {
   const by = { source_agent: 'main' };
   for (const [platform, args] of [
     ['openai', { agent_id: 'desk' }],
@@ -85,7 +85,7 @@ test('a platform that is not a text is refused as unknown', () => {
   });
 });
 
-test('a signal that has fired already asks for nothing', async () => {
+test('a request whose signal has already fired asks for nothing', async () => {
   const count = async (): Promise<number> => (await h.rows('select from boxcar.handoffs')).length;
   const before = await count();
   const signal = AbortSignal.abort(new Error('changed my mind'));
@@ -93,7 +93,7 @@ test('a signal that has fired already asks for nothing', async () => {
   expect(await count()).toBe(before);
 });
 
-test('a page is asked for by a cursor that names a place, and by names that a row can have', async () => {
+test('a page is requested by a valid cursor and by names that a row can have', async () => {
   await tool.handoff(good);
   await tool.handoff(good);
   const { next_cursor } = await tool.listHandoffs({ limit: 1 });
@@ -113,7 +113,7 @@ test('a page is asked for by a cursor that names a place, and by names that a ro
     ]);
 });
 
-test('a value that is not an adapter is refused when it is registered, and harms no handoff', async () => {
+test('a value that is not an adapter is refused on registration, and affects no handoff', async () => {
   const acme: HandoffAdapter = {
     platform: 'Acme',
     retry: 'safe',

@@ -94,7 +94,7 @@ async function begin(
   if (!isConsumed)
     throw new KernelError('permission_denied', {
       message: `Approval ticket ${ticket.id} does not approve this handoff.`,
-      next: 'What was approved was erased or changed since; hand off again.',
+      next: 'The approved content was erased or changed since; hand off again.',
       details: { ticket_id: ticket.id },
     });
   const route = await routeOf(tools, oldest);

@@ -8,7 +8,7 @@ import { HandoffTool } from './handoff-tool.js';
 
 const COUNT = 5_000;
 
-test('a look for an identical result reads none of those that are too old', async () => {
+test('a search for an identical result reads no results that are too old', async () => {
   await using h = await harness({ connections: 1 });
   const tool = new HandoffTool({ runtime: h.runtime, concurrency: 0 });
   tool.registerAgent('desk', () => 'served');

@@ -34,7 +34,7 @@ const ask = (rest: object = {}) =>
   tool.handoff({ source_agent: 'main', target_agent: 'clerk', task: 'x', payload: 1, cache, ...rest });
 
 describe('an identical handoff', () => {
-  test('has the result of the first one, as a handoff of its own', async () => {
+  test('has the result of the first handoff, and a row of its own', async () => {
     const first = await ask();
     const second = await ask({ source_agent: 'other', run_id: 'r' });
     expect(second).toEqual({ handoff_id: expect.any(String), status: 'completed', result: { n: 1 } });
@@ -63,7 +63,7 @@ describe('an identical handoff', () => {
     ['another context', { context: { a: 1 } }],
     ['another target', { target_agent: 'second' }],
     ['no cache', { cache: undefined }],
-  ])('is not one with %s', async (_name, rest) => {
+  ])('does not include a request with %s', async (_name, rest) => {
     tool.registerAgent('second', () => {
       runs.push('second');
       return null;
@@ -99,7 +99,7 @@ describe('an identical handoff', () => {
     expect(runs).toHaveLength(5);
   });
 
-  test('twenty at the same time are carried out once', async () => {
+  test('is carried out once when it is requested twenty times at once', async () => {
     let go = (): void => undefined;
     const gone = new Promise<void>((settle) => {
       go = settle;
@@ -124,7 +124,7 @@ describe('an identical handoff', () => {
     expect(handoffs.filter(({ cached }) => cached)).toHaveLength(19);
   });
 
-  test('another one is carried out when the one that leads fails or is canceled', async () => {
+  test('is carried out by another request when the leading request fails or is canceled', async () => {
     tool.registerAgent('slow', async (_input, { signal }) => {
       runs.push('slow');
       if (runs.length > 1) return 'second';
@@ -146,7 +146,7 @@ describe('an identical handoff', () => {
     expect(await tool.waitForHandoff(first.handoff_id)).toMatchObject({ phase: 'canceled' });
   });
 
-  test('several parts of the same handoff are carried out once', async () => {
+  test('is carried out once when it is requested by several parts', async () => {
     tool.registerAgent('slow', async () => {
       runs.push('slow');
       await h.rows('select pg_sleep(0.3)');
@@ -161,7 +161,7 @@ describe('an identical handoff', () => {
     expect(runs).toEqual(['slow']);
   });
 
-  test('parts of two that lead never wait for each other', async () => {
+  test('in parts of two leading handoffs never makes the parts wait for each other', async () => {
     let ready = 0;
     const both = new Promise<void>((settle) => {
       const look = setInterval(() => {
@@ -190,7 +190,7 @@ describe('an identical handoff', () => {
   });
 });
 
-test('a call of a model has the cached result at once, and an agent of this installation is cached, too', async () => {
+test('a model’s call gets the cached result at once, and an agent of this installation is cached, too', async () => {
   await h.profile('writer', [{ say: 'A text.' }]);
   await h.worker();
   const first = await ask({ target_agent: 'writer' });
@@ -202,7 +202,7 @@ test('a call of a model has the cached result at once, and an agent of this inst
   expect(await ask({ target_agent: 'writer' })).toMatchObject({ result: 'Another text.' });
 });
 
-test('the policy is asked all the same, and what needs an approval waits for it', async () => {
+test('the policy is still evaluated, and a request that needs an approval waits for it', async () => {
   const of = (permission: string) =>
     new HandoffTool({
       runtime: h.runtime,
@@ -222,6 +222,6 @@ test('the policy is asked all the same, and what needs an approval waits for it'
   expect(runs).toHaveLength(1);
 });
 
-test.each([0, -1, 1.5, '60', null])('a time of %j is refused', async (ttl_seconds) => {
+test.each([0, -1, 1.5, '60', null])('a cache time of %j is refused', async (ttl_seconds) => {
   expect(await failureOf(ask({ cache: { ttl_seconds } }))).toMatchObject({ code: 'bad_request' });
 });

@@ -30,7 +30,7 @@ afterEach(async () => {
 const HOPS = [1, 2, 3, 4, 5];
 const resultOf = (hop: number): string => `result-of-hop-${hop}-${'x'.repeat(100)}`;
 
-test('of all results a move reads the one that it hands on, and a picture of the chain reads none', async () => {
+test('each move reads only the result that it passes on, and an overview of the chain reads no result', async () => {
   let during = 0;
   const read: { readonly during: number; readonly hop: number }[] = [];
   using _watch = watchFields((field) => {

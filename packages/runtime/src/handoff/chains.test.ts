@@ -49,7 +49,7 @@ const below = async (root: string): Promise<readonly Handoff[]> =>
     .reverse();
 
 describe('a chain', () => {
-  test('gives each hop the result of the one before, and has the result of the last one', async () => {
+  test('gives each hop the result of the previous hop, and has the result of the last hop', async () => {
     record('flight', () => ({ seat: '12A' }));
     record('hotel', () => 'room 4');
     record('mail', (input) => ({ sent: input }));
@@ -86,7 +86,7 @@ describe('a chain', () => {
     );
   });
 
-  test('an agent of this installation that exists is a hop as every other one, and all are one run', async () => {
+  test('can use an existing agent of this installation as a hop, and all hops are one run', async () => {
     await h.profile('writer', [{ say: 'A text.' }]);
     await h.runtime.submit('provision_agent', { action: 'create', agent_id: 'bob', profile_name: 'writer' });
     await h.worker();
@@ -104,7 +104,7 @@ describe('a chain', () => {
     expect((await below(handoff_id)).map(({ target_agent }) => target_agent)).toEqual(['bob', 'printer']);
   });
 
-  test('that fails is compensated in reverse, each hop once, and says which hop it was', async () => {
+  test('that fails is compensated in reverse, each hop once, and names the failed hop', async () => {
     record('flight', () => ({ seat: '12A' }));
     record('car', () => 'red');
     record('hotel', fail);
@@ -156,7 +156,7 @@ describe('a chain', () => {
     ]);
   });
 
-  test('whose compensation fails says so, and a person can retry it', async () => {
+  test('whose compensation fails reports so, and a person can retry it', async () => {
     let isBroken = true;
     record('flight', () => ({ seat: '12A' }));
     record('car', () => 'red');
@@ -230,7 +230,7 @@ describe('a chain', () => {
     expect(calls).toHaveLength(2);
   });
 
-  test('all of its handoffs are one picture, also those that a hop hands on', async () => {
+  test('shows all its handoffs in one overview, including handoffs that a hop requests', async () => {
     record('leaf');
     tool.registerAgent('middle', async (_input, { handoff }) => {
       await handoff({ target_agent: 'leaf', task: 'z' });
@@ -249,7 +249,7 @@ describe('a chain', () => {
     expect(await failureOf(tool.retryCompensation(handoff_id))).toMatchObject({ code: 'conflict' });
   });
 
-  test('whose hop cannot even be asked for fails as the hop does', async () => {
+  test('whose hop cannot be requested fails like the hop', async () => {
     record('one');
     const error = await failureOf(
       tool.chain(
@@ -264,7 +264,7 @@ describe('a chain', () => {
     expect(await tool.getHandoff(String(error.details.handoff_id))).toMatchObject({ phase: 'failed' });
   });
 
-  test('the policy judges each hop, and a person approves one that needs it', async () => {
+  test('is judged by the policy at each hop, and a person approves a hop that needs an approval', async () => {
     tool = new HandoffTool({
       runtime: h.runtime,
       permissionEvaluator: new PermissionEvaluator({
@@ -299,7 +299,7 @@ describe('a chain', () => {
     expect(calls.map(([name]) => name)).toEqual(['first', 'guarded', 'undo']);
   });
 
-  test('the same key gives the same chain', async () => {
+  test('with the same key is the same chain', async () => {
     record('one');
     const hops = [{ target_agent: 'one', task: 'x' }];
     const first = await tool.chain(hops, { ...desk, idempotency_key: 'k' });
@@ -312,7 +312,7 @@ describe('a chain', () => {
     ['a hop without a target', [{ task: 'x' }], 'hops.0.target_agent'],
     ['an unknown member', [{ target_agent: 'a', task: 'x', undo: {} }], 'undo'],
     [
-      'a hop that would undo what another chain may have done',
+      'a hop that would undo a hop of another chain',
       [
         {
           target_agent: 'a',
@@ -353,7 +353,7 @@ describe('a chain', () => {
     expect(await tool.chain(hops, desk)).toMatchObject({ status: 'completed' });
   });
 
-  test('of which a person retries a compensation that another person has under way undoes it once', async () => {
+  test('undoes a hop once when a person retries a compensation that another person is already retrying', async () => {
     let isBroken = true;
     let go = (): void => undefined;
     const gone = new Promise<void>((settle) => {
@@ -399,7 +399,7 @@ describe('a chain', () => {
     expect((await below(id)).filter(({ mode }) => mode === 'compensate')).toHaveLength(2);
   });
 
-  test('a key in the context of a hop is for its target: each chain has hops of its own', async () => {
+  test('passes a key in the context of a hop to its target, and has hops of its own', async () => {
     let go = (): void => undefined;
     const gone = new Promise<void>((settle) => {
       go = settle;
@@ -426,7 +426,7 @@ describe('a chain', () => {
     ]);
   });
 
-  test('nothing is passed on in the place of a result that was erased', async () => {
+  test('passes on nothing in place of an erased result', async () => {
     record('flight', () => ({ booking: 7 }));
     record('unflight');
     record('after');
@@ -459,7 +459,7 @@ describe('a chain', () => {
     });
   });
 
-  test('its tool is for chains alone', async () => {
+  test('has a tool that only chains can use', async () => {
     record('one');
     const { handoff_id } = await tool.chain([{ target_agent: 'one', task: 'x' }], desk);
     const { turn_id: parentTurnId } = (await tool.getHandoff(handoff_id)) ?? {};

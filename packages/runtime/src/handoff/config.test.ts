@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { readHandoffEnvironment } from './config.js';
 
-test('the first name of the switch wins, blank counts as unset, and another word is refused', () => {
+test('the first environment variable of the switch wins, a blank value counts as unset, and any other word is refused', () => {
   const isEnabled = (env: Readonly<Record<string, string>>) => readHandoffEnvironment(env).isEnabled;
   expect(isEnabled({})).toBeUndefined();
   expect(isEnabled({ BOXCAR_HANDOFF_ENABLED: ' ', AGDD_HANDOFF_ENABLED: 'true' })).toBe(true);
@@ -10,12 +10,12 @@ test('the first name of the switch wins, blank counts as unset, and another word
     expect(() => isEnabled({ [name]: 'yes' })).toThrow(`${name}: must be true or false`);
 });
 
-test('the files are as they are named', () => {
+test('the files are used under their configured names', () => {
   const env = { BOXCAR_TARGETS_FILE: '/t.yaml', BOXCAR_POLICY_FILE: ' ' };
   expect(readHandoffEnvironment(env)).toMatchObject({ targetsFile: '/t.yaml', policyFile: undefined });
 });
 
-test('callbacks need a secret; blank counts as unset', () => {
+test('callbacks need a secret; a blank value counts as unset', () => {
   const webhooks = (env: Readonly<Record<string, string>>) => readHandoffEnvironment(env).webhooks;
   expect(webhooks({ BOXCAR_WEBHOOK_SECRET: ' ', BOXCAR_WEBHOOK_RETRY_SECONDS: '1' })).toBeUndefined();
   expect(

@@ -208,7 +208,7 @@ function checkCycle(
     targetAgent,
   ];
   throw new KernelError('delegation_cycle', {
-    message: `arguments.target_agent: '${targetAgent}' stands in the chain of handoffs already: ${words.join(' → ')}.`,
+    message: `arguments.target_agent: '${targetAgent}' is already in the chain of handoffs: ${words.join(' → ')}.`,
     next: 'Hand off to another agent.',
     details: { field: 'arguments.target_agent', chain: words },
   });

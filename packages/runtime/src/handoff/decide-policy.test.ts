@@ -4,7 +4,7 @@ import { failureOf } from '../testing/failure-of.js';
 import { harness } from '../testing/harness.js';
 import { HandoffTool } from './handoff-tool.js';
 
-test('a runner that serves any name is given none that a policy forbids, however it is spelled', async () => {
+test('a runner that serves any name is not given a name that a policy forbids, in any spelling', async () => {
   await using h = await harness({
     permissionEvaluator: new PermissionEvaluator({
       text: 'tools:\n  handoff: { permission: ALWAYS }\nrules:\n  - { condition: { context: { target_agent: [bank, "external-*"] } }, permission: NEVER }\n',
@@ -25,7 +25,7 @@ test('a runner that serves any name is given none that a policy forbids, however
   expect(asked).toEqual(['agent:clerk']);
 });
 
-test('a rule may look at each argument of the request', async () => {
+test('a rule can check each argument of the request', async () => {
   await using h = await harness({
     permissionEvaluator: new PermissionEvaluator({
       text: `
@@ -55,7 +55,7 @@ rules:
   expect(await hand(allowed)).toMatchObject({ result: 'served' });
 });
 
-test('what a function hands on is judged by the tool of its process', async () => {
+test('a function’s own handoffs are judged by the tool of its process', async () => {
   await using h = await harness();
   await using tool = new HandoffTool({
     runtime: h.runtime,

@@ -111,221 +111,224 @@ const refusal = (work: Promise<unknown>): Promise<Answer> =>
     throw new Error(`it was accepted: ${JSON.stringify(value)}`);
   }, answerOf);
 
-describe.each(queueBackends())('with queues on %s', (kind) => {
-  let backend: TestBackend;
-  let runtime: Runtime;
-  let tool: HandoffTool;
-  let tried: readonly Spelling[];
-  const closers: (() => Promise<unknown>)[] = [];
-  const ran: string[] = [];
+describe.each(queueBackends())(
+  'all ways to request a handoff, with queues on %s, follow the policy:',
+  (kind) => {
+    let backend: TestBackend;
+    let runtime: Runtime;
+    let tool: HandoffTool;
+    let tried: readonly Spelling[];
+    const closers: (() => Promise<unknown>)[] = [];
+    const ran: string[] = [];
 
-  beforeAll(async () => {
-    backend = await testBackend(kind);
-    const pool = createPool({ connectionString: backend.database.url });
-    const queues = openQueues(backend.connection);
-    runtime = new Runtime({
-      pool,
-      directUrl: backend.database.url,
-      doorbell: new BullMqDoorbell(queues, silentLog),
-      model: createModelRouter({}),
-      permissionEvaluator: POLICY,
-      handoffs: {
-        enabled: true,
-        // No server listens there: a request that gets this far would show in its attempt.
-        targets: {
-          'external-writer': { platform: 'openai', model: 'm', base_url: 'http://127.0.0.1:9/v1' },
-          lawyer: { platform: 'anthropic', model: 'm', base_url: 'http://127.0.0.1:9' },
+    beforeAll(async () => {
+      backend = await testBackend(kind);
+      const pool = createPool({ connectionString: backend.database.url });
+      const queues = openQueues(backend.connection);
+      runtime = new Runtime({
+        pool,
+        directUrl: backend.database.url,
+        doorbell: new BullMqDoorbell(queues, silentLog),
+        model: createModelRouter({}),
+        permissionEvaluator: POLICY,
+        handoffs: {
+          enabled: true,
+          // No server listens there: a request that gets this far would show in its attempt.
+          targets: {
+            'external-writer': { platform: 'openai', model: 'm', base_url: 'http://127.0.0.1:9/v1' },
+            lawyer: { platform: 'anthropic', model: 'm', base_url: 'http://127.0.0.1:9' },
+          },
         },
-      },
-    });
-    tool = new HandoffTool({ runtime });
-    for (const name of ['secret-function', 'open-function'])
-      tool.registerAgent(name, () => {
-        ran.push(name);
-        return name;
       });
-    const door = createQueueDoor(runtime, queues, { concurrency: 5 });
-    const worker = await createWorker(runtime, { sweepMs: 100 });
-    closers.push(
-      () => door.close(),
-      () => worker.close({ graceMs: 1_000 }),
-      () => runtime.close(),
-      () => pool.end(),
-      () => backend.close(),
-    );
-    for (const name of ['secret', 'open'])
-      await runtime.applyProfile({
-        name,
-        instructions: 'Works.',
-        model: 'scripted',
-        script: [{ say: 'ran' }],
-      });
-    const provision = async (agent_id: string, profile_name: string): Promise<string> =>
-      (
-        (await runtime.submit('provision_agent', {
-          action: 'create',
-          agent_id,
-          profile_name,
-          shared: true,
-        })) as { agent_id: string }
-      ).agent_id;
-    tried = spellings({
-      bySecret: await provision('sleeper', 'secret'),
-      byName: await provision('sleeper-by-name', 'open'),
-    });
-  });
-  afterAll(async () => {
-    await checkInvariants(backend.database.pool, { isSettled: false });
-    await checkWire(runtime);
-    for (const close of closers) await close();
-  });
-
-  const rows = async <R extends Record<string, unknown>>(text: string): Promise<R[]> =>
-    (await backend.database.pool.query<R>(text)).rows;
-
-  async function expectRefused(spelling: Spelling, { code, handoffId }: Answer): Promise<void> {
-    const handoff = handoffId === undefined ? null : await tool.getHandoff(handoffId);
-    const seen = { spelling, code, status: handoff?.status ?? null };
-    if (spelling.isUnknown === true) {
-      expect(['bad_request', 'not_found', 'permission_denied'], JSON.stringify(seen)).toContain(code);
-      expect([null, 'failed', 'rejected'], JSON.stringify(seen)).toContain(seen.status);
-    } else expect(seen).toEqual({ spelling, code: 'permission_denied', status: 'rejected' });
-    expect([handoff?.turn_id ?? null, handoff?.ticket_id ?? null, handoff?.attempts ?? 0]).toEqual([
-      null,
-      null,
-      0,
-    ]);
-  }
-
-  /** Only the turns of the models that tried have run. */
-  async function expectNothingRan(): Promise<void> {
-    expect(
-      await rows(
-        "select p.name, t.status from boxcar.turns t join boxcar.profiles p on p.id = t.profile_id where p.name <> 'caller'",
-      ),
-    ).toEqual([]);
-    expect(ran).toEqual([]);
-  }
-
-  const request = ({ target_agent, platform }: Spelling) => ({
-    target_agent,
-    task: 'do it',
-    ...(platform === undefined ? {} : { platform }),
-  });
-
-  test('a program', async () => {
-    for (const spelling of tried)
-      await expectRefused(
-        spelling,
-        await refusal(tool.handoff({ source_agent: 'main', ...request(spelling) })),
+      tool = new HandoffTool({ runtime });
+      for (const name of ['secret-function', 'open-function'])
+        tool.registerAgent(name, () => {
+          ran.push(name);
+          return name;
+        });
+      const door = createQueueDoor(runtime, queues, { concurrency: 5 });
+      const worker = await createWorker(runtime, { sweepMs: 100 });
+      closers.push(
+        () => door.close(),
+        () => worker.close({ graceMs: 1_000 }),
+        () => runtime.close(),
+        () => pool.end(),
+        () => backend.close(),
       );
-    await expectNothingRan();
-  });
+      for (const name of ['secret', 'open'])
+        await runtime.applyProfile({
+          name,
+          instructions: 'Works.',
+          model: 'scripted',
+          script: [{ say: 'ran' }],
+        });
+      const provision = async (agent_id: string, profile_name: string): Promise<string> =>
+        (
+          (await runtime.submit('provision_agent', {
+            action: 'create',
+            agent_id,
+            profile_name,
+            shared: true,
+          })) as { agent_id: string }
+        ).agent_id;
+      tried = spellings({
+        bySecret: await provision('sleeper', 'secret'),
+        byName: await provision('sleeper-by-name', 'open'),
+      });
+    });
+    afterAll(async () => {
+      await checkInvariants(backend.database.pool, { isSettled: false });
+      await checkWire(runtime);
+      for (const close of closers) await close();
+    });
 
-  test('arguments in the shape of each platform', async () => {
-    const shapes: Readonly<Record<string, (target: string) => object>> = {
-      Native: (target_agent) => ({ target_agent, task: 'do it' }),
-      'anthropic-ADK': (target) => ({ target, message: 'do it' }),
-      'OpenAI-compat': (agent_id) => ({ agent_id, instructions: 'do it' }),
-      Claude: (target_agent) => ({ target_agent, request: 'do it' }),
-    };
-    for (const [shape, argumentsOf] of Object.entries(shapes))
-      for (const { target_agent, isUnknown } of tried.filter(({ platform }) => platform === undefined)) {
-        const answer = await refusal(
-          tool.callTool(shape, argumentsOf(target_agent), { source_agent: 'main' }),
+    const rows = async <R extends Record<string, unknown>>(text: string): Promise<R[]> =>
+      (await backend.database.pool.query<R>(text)).rows;
+
+    async function expectRefused(spelling: Spelling, { code, handoffId }: Answer): Promise<void> {
+      const handoff = handoffId === undefined ? null : await tool.getHandoff(handoffId);
+      const seen = { spelling, code, status: handoff?.status ?? null };
+      if (spelling.isUnknown === true) {
+        expect(['bad_request', 'not_found', 'permission_denied'], JSON.stringify(seen)).toContain(code);
+        expect([null, 'failed', 'rejected'], JSON.stringify(seen)).toContain(seen.status);
+      } else expect(seen).toEqual({ spelling, code: 'permission_denied', status: 'rejected' });
+      expect([handoff?.turn_id ?? null, handoff?.ticket_id ?? null, handoff?.attempts ?? 0]).toEqual([
+        null,
+        null,
+        0,
+      ]);
+    }
+
+    /** Only the turns of the models that tried have run. */
+    async function expectNothingRan(): Promise<void> {
+      expect(
+        await rows(
+          "select p.name, t.status from boxcar.turns t join boxcar.profiles p on p.id = t.profile_id where p.name <> 'caller'",
+        ),
+      ).toEqual([]);
+      expect(ran).toEqual([]);
+    }
+
+    const request = ({ target_agent, platform }: Spelling) => ({
+      target_agent,
+      task: 'do it',
+      ...(platform === undefined ? {} : { platform }),
+    });
+
+    test('a call from a program', async () => {
+      for (const spelling of tried)
+        await expectRefused(
+          spelling,
+          await refusal(tool.handoff({ source_agent: 'main', ...request(spelling) })),
         );
-        // Claude is forbidden as a whole, under every name. Of the other platforms, only our own has these targets, and OpenAI has one
-        // target.
-        const isForbidden =
-          shape === 'Claude'
-            ? target_agent.trim() === target_agent
-            : shape === 'Native' && isUnknown !== true && target_agent !== 'lawyer';
-        const spelling: Spelling = { target_agent, ...(isForbidden ? {} : { isUnknown: true }) };
+      await expectNothingRan();
+    });
+
+    test('a call with arguments in the shape of each platform', async () => {
+      const shapes: Readonly<Record<string, (target: string) => object>> = {
+        Native: (target_agent) => ({ target_agent, task: 'do it' }),
+        'anthropic-ADK': (target) => ({ target, message: 'do it' }),
+        'OpenAI-compat': (agent_id) => ({ agent_id, instructions: 'do it' }),
+        Claude: (target_agent) => ({ target_agent, request: 'do it' }),
+      };
+      for (const [shape, argumentsOf] of Object.entries(shapes))
+        for (const { target_agent, isUnknown } of tried.filter(({ platform }) => platform === undefined)) {
+          const answer = await refusal(
+            tool.callTool(shape, argumentsOf(target_agent), { source_agent: 'main' }),
+          );
+          // Claude is forbidden as a whole, under every name. Of the other platforms, only our own has these targets, and OpenAI has one
+          // target.
+          const isForbidden =
+            shape === 'Claude'
+              ? target_agent.trim() === target_agent
+              : shape === 'Native' && isUnknown !== true && target_agent !== 'lawyer';
+          const spelling: Spelling = { target_agent, ...(isForbidden ? {} : { isUnknown: true }) };
+          await expectRefused(spelling, answer);
+        }
+      await expectNothingRan();
+    });
+
+    test('a submission of the primitive itself', async () => {
+      for (const spelling of tried) {
+        const asked = runtime.submit('handoff', { source_agent: 'main', ...request(spelling) });
+        const answer = await asked.then((value) => {
+          const error = isJsonObject(value) ? value.error : undefined;
+          if (error === undefined) throw new Error(`it was accepted: ${JSON.stringify(value)}`);
+          return answerOf(error);
+        }, answerOf);
         await expectRefused(spelling, answer);
       }
-    await expectNothingRan();
-  });
-
-  test('the primitive itself', async () => {
-    for (const spelling of tried) {
-      const asked = runtime.submit('handoff', { source_agent: 'main', ...request(spelling) });
-      const answer = await asked.then((value) => {
-        const error = isJsonObject(value) ? value.error : undefined;
-        if (error === undefined) throw new Error(`it was accepted: ${JSON.stringify(value)}`);
-        return answerOf(error);
-      }, answerOf);
-      await expectRefused(spelling, answer);
-    }
-    await expectNothingRan();
-  });
-
-  test('the call of a model', async () => {
-    const steps = Array.from({ length: Math.ceil(tried.length / 10) }, (_, n) =>
-      tried.slice(n * 10, n * 10 + 10),
-    );
-    await runtime.applyProfile({
-      name: 'caller',
-      instructions: 'Tries.',
-      model: 'scripted',
-      tools: ['handoff'],
-      delegation_policy: { target_profiles: null },
-      limits: { max_steps: 50 },
-      script: [
-        ...steps.map((some) => ({
-          calls: some.map((one) => ({ tool: 'handoff', arguments: request(one) })),
-        })),
-        { say: 'done' },
-      ],
+      await expectNothingRan();
     });
-    const { turn_id } = (await runtime.submit('launch_principal', {
-      profile_name: 'caller',
-      instruction: 'go',
-    })) as { turn_id: TurnId };
-    expect(await runtime.waitForTurn(turn_id, { timeoutMs: 60_000 })).toMatchObject({ result: 'done' });
-    const results = await rows<{ status: string; error: JsonValue }>(
-      `select k.status, c.content->'error' as error from boxcar.tool_calls k join boxcar.cards c on c.id = k.result_card_id where k.turn_id = '${turn_id}' order by k.step, k.ordinal`,
-    );
-    expect(results).toHaveLength(tried.length);
-    for (const [index, { status, error }] of results.entries()) {
-      expect(status).toBe('failed');
-      await expectRefused(tried[index] as Spelling, answerOf(error));
-    }
-    await expectNothingRan();
-  });
 
-  test('a job at the door of the queue', async () => {
-    const queue = backend.queue(PRIMITIVES_QUEUE);
-    const jobs = await Promise.all(
-      tried.map((spelling, index) =>
-        queue.add('handoff', {
-          project_id: 'default',
-          arguments: { source_agent: 'main', run_id: `job-${index}`, ...request(spelling) },
-        }),
-      ),
-    );
-    for (const [index, { id = '' }] of jobs.entries()) {
-      const job = await waitFor(
-        async () => {
-          const now = await queue.getJob(id);
-          return now?.finishedOn === undefined ? undefined : now;
-        },
-        { message: `job ${index} has ended`, deadlineMs: 30_000 },
+    test('a call by a model', async () => {
+      const steps = Array.from({ length: Math.ceil(tried.length / 10) }, (_, n) =>
+        tried.slice(n * 10, n * 10 + 10),
       );
-      const [, code = ''] = /^(\w+): /.exec(job.failedReason ?? '') ?? [];
-      const { handoffs } = await tool.listHandoffs({ run: `job-${index}` });
-      expect(handoffs.length).toBeLessThanOrEqual(1);
-      await expectRefused(tried[index] as Spelling, { code, handoffId: handoffs[0]?.handoff_id });
-    }
-    await expectNothingRan();
-  });
-
-  test('what the policy allows runs', async () => {
-    expect(await tool.handoff({ source_agent: 'main', target_agent: 'open', task: 'x' })).toMatchObject({
-      result: 'ran',
+      await runtime.applyProfile({
+        name: 'caller',
+        instructions: 'Tries.',
+        model: 'scripted',
+        tools: ['handoff'],
+        delegation_policy: { target_profiles: null },
+        limits: { max_steps: 50 },
+        script: [
+          ...steps.map((some) => ({
+            calls: some.map((one) => ({ tool: 'handoff', arguments: request(one) })),
+          })),
+          { say: 'done' },
+        ],
+      });
+      const { turn_id } = (await runtime.submit('launch_principal', {
+        profile_name: 'caller',
+        instruction: 'go',
+      })) as { turn_id: TurnId };
+      expect(await runtime.waitForTurn(turn_id, { timeoutMs: 60_000 })).toMatchObject({ result: 'done' });
+      const results = await rows<{ status: string; error: JsonValue }>(
+        `select k.status, c.content->'error' as error from boxcar.tool_calls k join boxcar.cards c on c.id = k.result_card_id where k.turn_id = '${turn_id}' order by k.step, k.ordinal`,
+      );
+      expect(results).toHaveLength(tried.length);
+      for (const [index, { status, error }] of results.entries()) {
+        expect(status).toBe('failed');
+        await expectRefused(tried[index] as Spelling, answerOf(error));
+      }
+      await expectNothingRan();
     });
-    expect(
-      await tool.handoff({ source_agent: 'main', target_agent: 'open-function', task: 'x' }),
-    ).toMatchObject({ result: 'open-function' });
-    expect(ran).toEqual(['open-function']);
-  });
-});
+
+    test('a job at the queue door', async () => {
+      const queue = backend.queue(PRIMITIVES_QUEUE);
+      const jobs = await Promise.all(
+        tried.map((spelling, index) =>
+          queue.add('handoff', {
+            project_id: 'default',
+            arguments: { source_agent: 'main', run_id: `job-${index}`, ...request(spelling) },
+          }),
+        ),
+      );
+      for (const [index, { id = '' }] of jobs.entries()) {
+        const job = await waitFor(
+          async () => {
+            const now = await queue.getJob(id);
+            return now?.finishedOn === undefined ? undefined : now;
+          },
+          { message: `job ${index} has ended`, deadlineMs: 30_000 },
+        );
+        const [, code = ''] = /^(\w+): /.exec(job.failedReason ?? '') ?? [];
+        const { handoffs } = await tool.listHandoffs({ run: `job-${index}` });
+        expect(handoffs.length).toBeLessThanOrEqual(1);
+        await expectRefused(tried[index] as Spelling, { code, handoffId: handoffs[0]?.handoff_id });
+      }
+      await expectNothingRan();
+    });
+
+    test('a request that the policy allows runs', async () => {
+      expect(await tool.handoff({ source_agent: 'main', target_agent: 'open', task: 'x' })).toMatchObject({
+        result: 'ran',
+      });
+      expect(
+        await tool.handoff({ source_agent: 'main', target_agent: 'open-function', task: 'x' }),
+      ).toMatchObject({ result: 'open-function' });
+      expect(ran).toEqual(['open-function']);
+    });
+  },
+);

@@ -6,7 +6,7 @@ import { harness } from '../testing/harness.js';
 import { HandoffTool } from './handoff-tool.js';
 
 test.each(['task', 'context', 'payload'])(
-  'a function is not run with what is left after the %s was erased',
+  'a function is not run on the remaining input after the %s was erased',
   async (part) => {
     await using h = await harness();
     const ran: unknown[] = [];

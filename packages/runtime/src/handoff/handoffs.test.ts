@@ -53,11 +53,11 @@ const handing = (target_agent: string, rest: object = {}) => ({
   arguments: { target_agent, task: 'do it', ...rest },
 });
 
-describe('a model', () => {
+describe('a model with the handoff tool', () => {
   beforeEach(() => open());
   afterEach(close);
 
-  test('hands off and gets the result as that of its call', async () => {
+  test('hands off and gets the result as the result of its call', async () => {
     await h.profile('helper', [{ say: 'helped' }]);
     await h.profile('main', [{ calls: [handing('helper', { context: { a: 1 } })] }, { say: 'done' }], {
       ...HANDS_OFF,
@@ -81,7 +81,7 @@ describe('a model', () => {
     expect((await tool.listHandoffs({ run: String(handoff?.calling_run_id) })).handoffs).toHaveLength(1);
   });
 
-  test('is shown the tool in the shape of the source, without a platform', async () => {
+  test('gets the tool in the shape of the source, without a platform', async () => {
     await h.profile('main', [{ say: 'x' }], HANDS_OFF);
     await h.worker();
     const turnId = await launch('main');
@@ -109,7 +109,7 @@ describe('a model', () => {
     expect(await h.rows('select from boxcar.handoffs')).toEqual([]);
   });
 
-  test('hands on: the second handoff is a part of the first, and a target of the chain is refused', async () => {
+  test('hands on: the second handoff is part of the first, and a target that is already in the chain is refused', async () => {
     await h.profile('third', [{ calls: [handing('second')] }, { say: 'end' }], HANDS_OFF);
     await h.profile('second', [{ calls: [handing('third')] }, { say: 'mid' }], HANDS_OFF);
     await h.worker();
@@ -129,11 +129,11 @@ describe('a model', () => {
   });
 });
 
-describe('where the feature is off', () => {
+describe('with the feature off', () => {
   beforeEach(() => open({ handoffs: {} }));
   afterEach(close);
 
-  test('a function of a tool that is on hands on', async () => {
+  test('a function of a tool that is on can still hand off', async () => {
     const tool = new HandoffTool({ runtime: h.runtime });
     tool.registerAgent('inner', () => 'in');
     tool.registerAgent(
@@ -143,7 +143,7 @@ describe('where the feature is off', () => {
     expect((await tool.handoff(ask('outer'))).result).toBe('in');
   });
 
-  test('models are not shown it, and their calls are refused', async () => {
+  test('models do not get the tool, and their calls are refused', async () => {
     await h.profile('helper', [{ say: 'x' }]);
     await h.profile('main', [{ calls: [handing('helper')] }, { say: 'done' }], HANDS_OFF);
     await h.worker();
@@ -157,11 +157,11 @@ describe('where the feature is off', () => {
   });
 });
 
-describe('under a policy that asks', () => {
+describe('with a policy that requires an approval', () => {
   beforeEach(() => open({ permissionEvaluator: asks() }));
   afterEach(close);
 
-  test('the call of a model waits, holds no worker, and gets the result after the approval', async () => {
+  test('a model’s call waits without a worker, and gets the result after the approval', async () => {
     await h.profile('helper', [{ say: 'helped' }]);
     await h.profile('main', [{ calls: [handing('helper')] }, { say: 'done' }], HANDS_OFF);
     const worker = await h.worker();
@@ -174,7 +174,7 @@ describe('under a policy that asks', () => {
     expect((await results(turnId))[0]?.data).toMatchObject({ result: { result: 'helped' } });
   });
 
-  test('a profile that asks itself is asked first, before the handoff is requested', async () => {
+  test('a profile that itself requires approvals is asked first, before the handoff is requested', async () => {
     await h.profile('helper', [{ say: 'helped' }]);
     await h.profile('main', [{ calls: [handing('helper')] }, { say: 'done' }], {
       ...HANDS_OFF,
@@ -196,7 +196,7 @@ describe('under a policy that asks', () => {
     expect(await end(turnId)).toMatchObject({ status: 'success' });
   });
 
-  test('a call that does not wait is answered at once, and its handoff waits for the approval', async () => {
+  test('a call without wait is answered at once, and its handoff waits for the approval', async () => {
     await h.profile('helper', [{ say: 'helped' }]);
     await h.profile(
       'main',
@@ -225,7 +225,7 @@ describe('under a policy that asks', () => {
     expect(await end(turnId)).toMatchObject({ result: 'done' });
   });
 
-  test('the end of a turn cancels the handoff that it did not wait for, and its ticket expires', async () => {
+  test('the end of a turn cancels a handoff for which it did not wait, and the ticket expires', async () => {
     await h.profile('helper', [{ say: 'helped' }]);
     await h.profile('main', [{ calls: [handing('helper', { wait: false })] }, { say: 'done' }], HANDS_OFF);
     await h.worker();
@@ -253,7 +253,7 @@ describe('under a policy that asks', () => {
     });
   });
 
-  test('a canceled tree takes its waiting handoffs along', async () => {
+  test('a canceled tree cancels its waiting handoffs', async () => {
     await h.profile('helper', [{ say: 'helped' }]);
     await h.profile('main', [{ calls: [handing('helper')] }, { say: 'done' }], HANDS_OFF);
     await h.worker();
@@ -273,7 +273,7 @@ describe('under a policy that asks', () => {
     expect(await h.rows('select from boxcar.turns')).toHaveLength(1);
   });
 
-  test('identical requests of one run share the ticket, and the result of the oldest', async () => {
+  test('identical requests of one run share the ticket and the result of the oldest', async () => {
     await h.profile('helper', [{ say: 'once' }]);
     await h.worker();
     const tool = new HandoffTool({ runtime: h.runtime });
@@ -292,7 +292,7 @@ describe('under a policy that asks', () => {
     expect(joined).toHaveLength(2);
   });
 
-  test('a refusal costs as many statements for many that share the ticket as for two', async () => {
+  test('a refusal takes as many statements for many requests with the same ticket as for two', async () => {
     await h.profile('helper', [{ say: 'once' }]);
     const tool = new HandoffTool({ runtime: h.runtime, concurrency: 0 });
     const refuse = async (run_id: string, count: number): Promise<number> => {
@@ -311,7 +311,7 @@ describe('under a policy that asks', () => {
     expect(await refuse('many', 30)).toBe(await refuse('two', 2));
   });
 
-  test('requests with other boxes share no ticket: each has its own cards, and people see which boxes go along', async () => {
+  test('requests with other boxes share no ticket: each has its own cards, and people see which boxes are passed on', async () => {
     const tool = new HandoffTool({ runtime: h.runtime });
     const sent: string[] = [];
     tool.registerAdapter({
@@ -353,7 +353,7 @@ describe('under a policy that asks', () => {
     expect(sent.toSorted()).toEqual(['first', 'second']);
   });
 
-  test('the key under which an approved handoff begins cannot be taken by anybody else', async () => {
+  test('the key with which an approved handoff begins cannot be used by any other submission', async () => {
     await h.profile('helper', [{ say: 'ok' }]);
     await h.worker();
     const tool = new HandoffTool({ runtime: h.runtime });
@@ -369,7 +369,7 @@ describe('under a policy that asks', () => {
     expect(await tool.waitForHandoff(handoff_id, { timeoutMs: 20_000 })).toMatchObject({ result: 'ok' });
   });
 
-  test('a decision that its process did not live to carry out is carried out by the sweep', async () => {
+  test('a decision whose process died before acting on it is carried out by the sweep', async () => {
     await h.profile('helper', [{ say: 'late' }]);
     const tool = new HandoffTool({ runtime: h.runtime });
     const { handoff_id } = await tool.handoff(ask('helper', { wait: false }));
@@ -391,10 +391,10 @@ describe('a policy that changes before the approval is used', () => {
   afterEach(close);
 
   for (const [name, text, expected] of [
-    ['forbids it now: it is rejected', `tools:\n  handoff:\n    permission: NEVER\n`, 'rejected'],
-    ['allows it now: it runs', `tools:\n  handoff:\n    permission: ALWAYS\n`, 'completed'],
+    ['and then forbids the handoff rejects it', `tools:\n  handoff:\n    permission: NEVER\n`, 'rejected'],
+    ['and then allows the handoff lets it run', `tools:\n  handoff:\n    permission: ALWAYS\n`, 'completed'],
     [
-      'still asks: a new ticket',
+      'and still requires an approval makes a new ticket',
       `tools:\n  handoff:\n    permission: REQUIRE_APPROVAL\nrules:\n  - condition: { tool_name: handoff, context: { platform: openai } }\n    permission: NEVER\n`,
       'pending',
     ],
@@ -424,11 +424,11 @@ describe('a policy that changes before the approval is used', () => {
     });
 });
 
-describe('a key', () => {
+describe('an idempotency key', () => {
   beforeEach(() => open());
   afterEach(close);
 
-  test('gives the same handoff, in whatever state, as argument or in the context', async () => {
+  test('returns the same handoff in every state, as an argument or in the context', async () => {
     await h.profile('helper', [{ say: 'once' }]);
     await h.worker();
     const tool = new HandoffTool({ runtime: h.runtime });
@@ -450,7 +450,7 @@ describe('a key', () => {
     expect(await h.rows('select from boxcar.handoffs')).toHaveLength(4);
   });
 
-  test('of the context that is too long is refused, and not cut', async () => {
+  test('in the context that is too long is refused, and not cut', async () => {
     const tool = new HandoffTool({ runtime: h.runtime });
     tool.registerAgent('echo', (input) => input);
     const under = (idempotency_key: string) => tool.handoff(ask('echo', { context: { idempotency_key } }));
@@ -462,7 +462,7 @@ describe('a key', () => {
       });
   });
 
-  test('twenty at once make one', async () => {
+  test('in twenty requests at once makes one handoff', async () => {
     await h.profile('helper', [{ say: 'once' }]);
     await h.worker();
     const tool = new HandoffTool({ runtime: h.runtime });
@@ -474,11 +474,11 @@ describe('a key', () => {
   });
 });
 
-describe('a function', () => {
+describe('a function that serves handoffs', () => {
   beforeEach(() => open());
   afterEach(close);
 
-  test('gets the payload as it is, else task and context, and hands on in its own name', async () => {
+  test('gets the payload unchanged, else task and context, and hands off in its own name', async () => {
     const tool = new HandoffTool({ runtime: h.runtime });
     const seen: unknown[] = [];
     tool.registerAgent('adviser-sag', (input, { task, context, handoff_id }) => {
@@ -517,7 +517,7 @@ describe('a function', () => {
       expect((await tool.handoff(ask('echo', { payload }))).result).toEqual(payload);
   });
 
-  test('hands on in the tree of the turn that serves it: account, depth and cancel reach what it hands on', async () => {
+  test('hands off in the tree of its turn: account, depth and cancel apply to its handoffs', async () => {
     const tool = new HandoffTool({ runtime: h.runtime });
     let isCalled = false;
     let reason: unknown;
@@ -556,7 +556,7 @@ describe('a function', () => {
     expect((await tool.listHandoffs()).handoffs.map(({ phase }) => phase)).toEqual(['canceled', 'canceled']);
   });
 
-  test('hands on under the policy of the tool that has registered it', async () => {
+  test('hands off under the policy of the tool that has registered it', async () => {
     const tool = new HandoffTool({
       runtime: h.runtime,
       permissionEvaluator: new PermissionEvaluator({
@@ -614,7 +614,7 @@ describe('a function', () => {
     expect((await second).result).toEqual([3, 3]);
   });
 
-  test('is explained: what it was handed, and that no prompt was sent', async () => {
+  test('is explained with its input, and with the fact that no prompt was sent', async () => {
     const tool = new HandoffTool({ runtime: h.runtime });
     tool.registerAgent('echo', () => 'out');
     const { handoff_id } = await tool.handoff(ask('echo', { context: { amount: 5 } }));
@@ -624,7 +624,7 @@ describe('a function', () => {
     expect(JSON.stringify(explained.messages)).toContain('amount');
   });
 
-  test('that throws fails the handoff in its words; one that says so is tried again', async () => {
+  test('that throws fails the handoff with its message, and is tried again when the error says so', async () => {
     const tool = new HandoffTool({ runtime: h.runtime });
     let calls = 0;
     tool.registerAgent('broken', () => {
@@ -641,7 +641,7 @@ describe('a function', () => {
     expect(calls).toBe(3);
   });
 
-  test('that fails until its time is over ends then, and not after the pause', async () => {
+  test('that fails until its time is over ends at that time, and not after the pause', async () => {
     const tool = new HandoffTool({ runtime: h.runtime });
     tool.registerAgent('busy', () => {
       throw Object.assign(new Error('busy'), { retryable: true });
@@ -668,7 +668,7 @@ describe('a function', () => {
     expect(events[2]?.delay_ms).toBeLessThanOrEqual(500);
   });
 
-  test('whose result cannot be kept is not run again', async () => {
+  test('is not run again when its result cannot be stored', async () => {
     const tool = new HandoffTool({ runtime: h.runtime });
     let calls = 0;
     tool.registerAgent('pays', () => {
@@ -689,7 +689,7 @@ describe('a function', () => {
     expect(calls).toBe(1);
   });
 
-  test('that is cut off by the close of its tool is not run again', async () => {
+  test('is not run again when the close of its tool interrupts it', async () => {
     const tool = new HandoffTool({ runtime: h.runtime });
     let calls = 0;
     const hang = (): Promise<never> => {
@@ -707,7 +707,7 @@ describe('a function', () => {
     expect(calls).toBe(1);
   });
 
-  test('a runner serves what is not registered: names that end with -sag by invokeSag', async () => {
+  test('can be replaced by a runner for names that are not registered: names that end with -sag go to invokeSag', async () => {
     const calls: string[] = [];
     const tool = new HandoffTool({
       runtime: h.runtime,
@@ -730,11 +730,11 @@ describe('a function', () => {
   });
 });
 
-describe('an agent that has notices of its own', () => {
+describe('an agent with notices of its own', () => {
   beforeEach(() => open());
   afterEach(close);
 
-  test('a forked session tells its parent, and the handoff has its end', async () => {
+  test('is a forked session that notifies its parent, and the handoff has its end', async () => {
     await h.profile('scout', [{ say: 'seen' }]);
     await h.worker();
     const { agent_id, turn_id } = (await h.runtime.submit('launch_principal', {
@@ -758,11 +758,11 @@ describe('an agent that has notices of its own', () => {
   });
 });
 
-describe('what does not fit', () => {
+describe('a request that is not valid', () => {
   beforeEach(() => open());
   afterEach(close);
 
-  test('leaves a line in the log and no row', async () => {
+  test('is logged, and leaves no row', async () => {
     const tool = new HandoffTool({ runtime: h.runtime });
     for (const wrong of [
       { task: '' },
@@ -785,7 +785,7 @@ describe('what does not fit', () => {
     expect(await failureOf(tool.getHandoff('x').then())).toMatchObject({ code: 'bad_request' });
   });
 
-  test('agents that serve handoffs get their tasks by handoff alone', async () => {
+  test('agents that serve handoffs get their tasks only by handoff', async () => {
     const tool = new HandoffTool({ runtime: h.runtime });
     tool.registerAgent('echo', (input) => input);
     const { handoff_id } = await tool.handoff(ask('echo'));

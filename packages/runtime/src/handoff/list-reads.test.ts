@@ -7,7 +7,7 @@ import { HandoffTool } from './handoff-tool.js';
 
 const COUNT = 5_000;
 
-test('a list of open handoffs reads none that has ended', async () => {
+test('a list of open handoffs reads no ended handoff', async () => {
   await using h = await harness({ connections: 1 });
   const tool = new HandoffTool({ runtime: h.runtime, concurrency: 0 });
   tool.registerAgent('desk', () => 'served');

@@ -114,7 +114,7 @@ function judge(
       : place.has_ended
         ? `Handoff ${handoffId} has ended.`
         : place.is_closed === true || place.is_late === true
-          ? `Question ${place.question} of handoff ${handoffId} was answered, its time is over, or nobody waits for its reply now.`
+          ? `Question ${place.question} of handoff ${handoffId} was answered, its time is over, or no function waits for its reply now.`
           : undefined;
   if (why !== undefined) throw closed(why, details);
   return place.question as number;

@@ -23,7 +23,7 @@ const request = (rest: object = {}) => ({
   ...rest,
 });
 
-test('it has the names of its platform, in any case, and needs no argument; without a runtime an execution fails', async () => {
+test('the adapter has the names of its platform, in upper and lower case, and needs no argument; without a runtime an execution fails', async () => {
   const adapter = new AGDDHandoffAdapter();
   for (const name of ['agdd', 'AGDD', 'native', 'Boxcar', 'magsag'])
     expect(adapter.supportsPlatform(name)).toBe(true);

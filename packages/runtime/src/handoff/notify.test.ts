@@ -76,8 +76,8 @@ const ask = (target_agent: string, rest: object = {}) => ({
   ...rest,
 });
 
-describe('from outside', () => {
-  test('the agent that is named gets one message with the result and one turn, in the run of the handoff', async () => {
+describe('a notice for a handoff from outside', () => {
+  test('gives the named agent one message with the result and one turn, in the run of the handoff', async () => {
     await open();
     await h.worker();
     const agentId = await chief();
@@ -97,7 +97,7 @@ describe('from outside', () => {
     expect(await woken(agentId)).toHaveLength(1);
   });
 
-  test('it is told of failures, and of what no turn has served', async () => {
+  test('is also sent for failures, and for handoffs that no turn has served', async () => {
     await open({
       permissionEvaluator: new PermissionEvaluator({
         text: "rules:\n  - condition: { tool_name: handoff, context: { target_agent: 'guarded' } }\n    permission: REQUIRE_APPROVAL\n  - condition: { tool_name: handoff, context: { target_agent: '*' } }\n    permission: ALWAYS\n",
@@ -127,14 +127,14 @@ describe('from outside', () => {
     ]);
   });
 
-  test('another name than that of an agent of the project is refused, and leaves no row', async () => {
+  test('for a name that is not an agent of the project is refused, and leaves no row', async () => {
     await open();
     const error = await failureOf(tool.handoff({ ...ask('echo'), source_agent: 'a stranger' }));
     expect([error.code, error.details.field]).toEqual(['bad_request', 'arguments.source_agent']);
     expect(await h.rows('select from boxcar.handoffs')).toEqual([]);
   });
 
-  test('a sweep tells what the process that saw the end did not', async () => {
+  test('is sent by a sweep when the process that saw the end did not send it', async () => {
     await open();
     await h.worker();
     const agentId = await chief();
@@ -165,7 +165,7 @@ async function quietHandoff(): Promise<{ readonly handoff_id: string }> {
   return { handoff_id };
 }
 
-describe('from a turn', () => {
+describe('a notice for a handoff from a turn', () => {
   const handing = (rest: object = {}) => ({
     tool: 'handoff',
     arguments: { target_agent: 'echo', task: 'do it', payload: 'said', notify: true, ...rest },
@@ -180,7 +180,7 @@ describe('from a turn', () => {
     return { toolCalls: [call('handoff', told === 0 ? { ...args, notify: true } : args, 'c1')] };
   };
 
-  test('an agent that does not wait gets the message, and a turn in which it may hand off as before', async () => {
+  test('gives an agent that does not wait the message, and a turn in which it may hand off as before', async () => {
     await open({ model: createModelRouter({ scripted: { functions: { asker } } }) });
     const free: (() => void)[] = [];
     tool.registerAgent('slow', () => new Promise((settle) => void free.push(() => settle('late'))));
@@ -212,7 +212,7 @@ describe('from a turn', () => {
     ]);
   });
 
-  test('an end during a turn that does not read it any more gives the agent another one', async () => {
+  test('gives the agent another turn when the end happens in a turn that no longer reads it', async () => {
     const functions: Record<string, ScriptedFunction> = {
       late: async ({ turn }, { call }) => {
         if (turn.step === 1 && calls === 0) {
@@ -267,7 +267,7 @@ describe('from a turn', () => {
     expect(context?.text).toContain('[HANDOFF RESULT] or [FORK RESULT]');
   });
 
-  test('a call that waits has the result, and the agent no further turn', async () => {
+  test('is not sent to a call that waits: the call has the result, and the agent gets no further turn', async () => {
     await open();
     await h.worker();
     const agentId = await chief([{ calls: [handing()] }, { say: 'done' }]);
@@ -307,7 +307,7 @@ describe('the right to give turns', () => {
     await h.runtime.submit('grant_box', { box_id: agent?.tape_box_id, grantee: asking, mode: 'append' });
   };
 
-  test('is asked for at the request, and again at the end', async () => {
+  test('is checked at the request, and again at the end', async () => {
     await open();
     const { asking, told } = await two();
     const refused = await failureOf(askFor('told', asking));
@@ -332,7 +332,7 @@ describe('the right to give turns', () => {
     expect(await h.rows('select from boxcar.turns where agent_id = $1', [told])).toEqual([]);
   });
 
-  test('which the asking agent has lets it tell another one', async () => {
+  test('lets the requesting agent name another agent for the notice', async () => {
     await open();
     const { asking, told } = await two();
     await grant(told, asking);

@@ -16,7 +16,7 @@ const AT_ONCE = 50;
 
 const timers = (): number => process.getActiveResourcesInfo().filter((kind) => kind === 'Timeout').length;
 
-test('a thousand parked handoffs hold no place, no connection and no timer, and cost a sweep nothing', {
+test('a thousand waiting handoffs hold no slot, no connection and no timer, and cost a sweep nothing', {
   timeout: 120_000,
 }, async () => {
   await using h = await harness({

@@ -54,8 +54,8 @@ const turns = () =>
     'select status, worker_target, attempt from boxcar.turns',
   );
 
-describe('a platform', () => {
-  test('the task goes there once, and the result comes back with what was lost on the way', async () => {
+describe('a handoff to a platform', () => {
+  test('is executed there once, and the result is returned with a report of what was lost', async () => {
     await using server = await open({ kind: 'answer', text: 'A poem.' });
     const tool = toolAt(server);
     const { packer } = h.runtime;
@@ -103,7 +103,7 @@ describe('a platform', () => {
         expect([table, text.includes(secret)]).toEqual([table, false]);
   });
 
-  test('its name and its target decide the platform when none is given', async () => {
+  test('finds its platform by the names when none is given', async () => {
     await using server = await open({ kind: 'answer', text: 'one' });
     const tool = toolAt(server);
     const { platform: _platform, ...bare } = ask();
@@ -111,7 +111,7 @@ describe('a platform', () => {
     expect((await tool.listHandoffs({ platform: 'OpenAI-Compat' })).handoffs).toHaveLength(1);
   });
 
-  test('a call of the tool in the shape of the platform is carried out there', async () => {
+  test('by a tool call in the shape of the platform is executed there', async () => {
     await using server = await open({ kind: 'answer', text: 'called' });
     const tool = toolAt(server);
     const call = { agent_id: 'asst_abc123', instructions: 'Write.' };
@@ -128,7 +128,7 @@ describe('a platform', () => {
     });
   });
 
-  test('a name that is no target is refused with the line to add, and recorded', async () => {
+  test('to a name that is not a target is refused with the line to add to the configuration, and is recorded', async () => {
     await using server = await open();
     const tool = toolAt(server);
     const error = await failureOf(tool.handoff(ask({ target_agent: 'editor' })));
@@ -138,7 +138,7 @@ describe('a platform', () => {
     expect(server.requests).toEqual([]);
   });
 
-  test('a failure that may pass is tried again as the request says, and what stays is told', async () => {
+  test('is tried again after a temporary failure as the request says, and a permanent failure is reported', async () => {
     await using server = await open(
       { kind: 'status', status: 503 },
       { kind: 'status', status: 429, headers: { 'retry-after': '0' } },
@@ -163,7 +163,7 @@ describe('a platform', () => {
     ]);
   });
 
-  test('by default there is one attempt, and a refusal is never tried again', async () => {
+  test('has one attempt by default, and is never tried again after a refusal', async () => {
     await using server = await open(
       { kind: 'status', status: 503 },
       { kind: 'status', status: 400, message: 'no' },
@@ -179,7 +179,7 @@ describe('a platform', () => {
     });
   });
 
-  test('words that Postgres cannot keep end the handoff all the same, after one request', async () => {
+  test('ends after one request, also when the answer has text that Postgres cannot store', async () => {
     await using server = await open({ kind: 'status', status: 400, message: 'no\u0000 more \ud800' });
     const tool = toolAt(server);
     const error = await failureOf(tool.handoff(ask({ timeout: 10 })));
@@ -187,7 +187,7 @@ describe('a platform', () => {
     expect(server.works).toHaveLength(1);
   });
 
-  test('what an adapter reports beside the result is kept without what Postgres cannot keep', async () => {
+  test('keeps an adapter’s additional report without text that Postgres cannot store', async () => {
     const tool = new HandoffTool({ runtime: h.runtime });
     tool.registerAdapter({
       platform: 'acme',
@@ -212,14 +212,14 @@ describe('a platform', () => {
     expect((await tool.getHandoff(handoff_id))?.loss).toMatchObject({ lost: [{ why: 'no\ufffd' }] });
   });
 
-  test('a missing key fails the execution', async () => {
+  test('fails when a key is missing', async () => {
     await using server = await open();
     const tool = toolAt(server, { api_key_env: 'NO_SUCH_KEY' });
     expect(await failureOf(tool.handoff(ask()))).toMatchObject({ code: 'platform_unauthorized' });
     expect(server.requests).toEqual([]);
   });
 
-  test('a platform that does not answer in time is left: the connection falls, and the row says why', async () => {
+  test('to a platform that does not answer in time closes the connection, and the row gives the reason', async () => {
     await using server = await open({ kind: 'silent' });
     const tool = toolAt(server);
     const error = await failureOf(tool.handoff(ask({ timeout: 0.3 })));
@@ -231,7 +231,7 @@ describe('a platform', () => {
     });
   });
 
-  test('a cancel of the tree ends it and its request', async () => {
+  test('ends together with its request when the tree is canceled', async () => {
     await using server = await open({ kind: 'silent' });
     const tool = toolAt(server);
     const { handoff_id } = await tool.handoff(ask({ wait: false }));
@@ -243,8 +243,8 @@ describe('a platform', () => {
   });
 });
 
-describe('who may run it', () => {
-  test('a worker without handoffs leaves it, and a process that serves them takes it', async () => {
+describe('a handoff to a platform without a handoff worker', () => {
+  test('is not taken by an ordinary worker, and is taken by a process that serves handoffs', async () => {
     await using server = await open({ kind: 'answer', text: 'served' });
     await h.worker();
     const tool = toolAt(server);

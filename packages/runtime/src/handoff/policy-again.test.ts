@@ -31,7 +31,7 @@ function changing(text: string) {
   };
 }
 
-test('the policy that only the tool has is asked again', async () => {
+test('a policy that only the tool has is asked again', async () => {
   using policy = changing(ASKS);
   await using h = await harness();
   await using tool = new HandoffTool({ runtime: h.runtime, permissionEvaluator: policy.evaluator });
@@ -70,7 +70,7 @@ test('the policy of a tool is asked again after a restart of its process, also w
   });
 });
 
-test('a rule about the run of the caller is asked again', async () => {
+test('a rule about the caller’s run is asked again', async () => {
   using policy = changing(ASKS);
   await using h = await harness({ permissionEvaluator: policy.evaluator });
   await using tool = new HandoffTool({ runtime: h.runtime });
@@ -86,7 +86,7 @@ test('a rule about the run of the caller is asked again', async () => {
   });
 });
 
-test('a rule about the box that goes along is asked again', async () => {
+test('a rule about the passed box is asked again', async () => {
   using policy = changing(ASKS);
   await using h = await harness({ permissionEvaluator: policy.evaluator });
   await using tool = new HandoffTool({ runtime: h.runtime });

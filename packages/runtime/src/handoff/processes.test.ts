@@ -112,7 +112,7 @@ const targetsAt = (origin: string) => ({
 const NOBODY = 'http://127.0.0.1:9/';
 
 describe.each(queueBackends())('with queues on %s', (kind) => {
-  test('a model whose request is cut off by a death is asked again elsewhere, and its answer is the result', async () => {
+  test('a model request that is interrupted by a killed process is made again elsewhere, and its answer is the result', async () => {
     const behaviours: readonly Behaviour[] = [{ kind: 'silent' }, { kind: 'answer', text: 'A poem.' }];
     await using server = await openPlatform(openaiDialect, ...behaviours);
     await using pool = await Pool.open(kind);
@@ -136,7 +136,7 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
     ]);
   });
 
-  test('what may not be asked twice is not, and nobody claims to know what came of it', async () => {
+  test('a request that may not be repeated is not repeated, and its outcome is reported as unknown', async () => {
     await using courier = await silentServer();
     await using pool = await Pool.open(kind);
     const options = { targets: {}, courierUrl: courier.url };
@@ -179,7 +179,7 @@ function courierTool({ asking: { runtime } }: Pool, url: string): HandoffTool {
   return tool;
 }
 
-test('a callback whose sender is killed in the middle is sent by another process, under the same id', async () => {
+test('a callback whose sender is killed midway is sent by another process, with the same id', async () => {
   // The receiver has got the first request, and its sender never learns of that.
   await using receiver = await openReceiver([() => undefined]);
   await using pool = await Pool.open('postgres');
@@ -209,7 +209,7 @@ test('a callback whose sender is killed in the middle is sent by another process
   expect((await pool.tool.listWebhooks()).webhooks).toMatchObject([{ attempts: 2, status: 'delivered' }]);
 });
 
-test('an approval in another process wakes a caller that waits', async () => {
+test('an approval in another process wakes a waiting caller', async () => {
   await using pool = await Pool.open(
     'postgres',
     new PermissionEvaluator({

@@ -31,8 +31,8 @@ const questionOf = (id: string, n = 1): Promise<HandoffMessage> =>
     message: 'a question',
   });
 
-describe('a question', () => {
-  test('waits for its reply, and the function goes on with it', async () => {
+describe('a question of a function', () => {
+  test('waits for its reply, and the function continues with it', async () => {
     register(async (_input, { ask }) => `${await ask('Which colour?')} ${await ask('Which size?')}`);
     const id = await begin();
     const question = await questionOf(id);
@@ -74,7 +74,7 @@ describe('a question', () => {
     expect(events[3]).toMatchObject({ question: 1, reply: 2, by: 'ann' });
   });
 
-  test('takes one reply, none when it is closed, and none for another project', async () => {
+  test('takes one reply, none when it is closed, and none from another project', async () => {
     register(async (_input, { ask }) => `${await ask('a?')}${await ask('b?')}`);
     const id = await begin();
     await questionOf(id);
@@ -99,7 +99,7 @@ describe('a question', () => {
       expect(await failureOf(tool.reply(id, text))).toMatchObject({ code: 'bad_request' });
   });
 
-  test('that nobody answers ends in its time, and the function hears it', async () => {
+  test('without a reply ends in time, and the function gets an error', async () => {
     register(async (_input, { ask }) => {
       try {
         return await ask('Anybody?', { timeout: 0.05 });
@@ -116,7 +116,7 @@ describe('a question', () => {
     expect(await failureOf(tool.reply(id, 'me'))).toMatchObject({ code: 'question_closed' });
   });
 
-  test('lets the time of its handoff stand still', async () => {
+  test('stops the clock of its handoff', async () => {
     register(async (_input, { ask }) => ask('Well?'));
     const id = await begin({ timeout: 1 });
     await questionOf(id);
@@ -129,7 +129,7 @@ describe('a question', () => {
     expect(await tool.waitForHandoff(id)).toMatchObject({ status: 'completed', result: 'yes' });
   });
 
-  test('several at the same time are answered by number, in any order', async () => {
+  test('can be one of several at the same time, which are answered by number in any order', async () => {
     register(async (_input, { ask }) =>
       (await Promise.all(['a?', 'b?', 'a?'].map((text) => ask(text)))).join(''),
     );
@@ -146,7 +146,7 @@ describe('a question', () => {
     expect(first).toEqual({ asking: false });
   });
 
-  test('a handoff that is canceled while it waits ends, and takes no reply', async () => {
+  test('of a handoff that is canceled ends, and takes no reply', async () => {
     register(async (_input, { ask }) => ask('Well?'));
     const id = await begin();
     await questionOf(id);
@@ -169,7 +169,7 @@ describe('a question', () => {
     expect(error.message).toContain(words);
   });
 
-  test('is refused for a function that may not begin anew', async () => {
+  test('is refused for a function that may not run again', async () => {
     tool.registerAgent('clerk', (_input, { ask }) => ask('a?'));
     const error = await failureOf(tool.handoff({ source_agent: 'main', target_agent: 'clerk', task: 'x' }));
     expect(error.message).toContain("{ retry: 'safe' }");
@@ -202,7 +202,7 @@ describe('a question that an attempt has left open', () => {
       expect(await failureOf(tool.reply(id, 'late', options))).toMatchObject({ code: 'question_closed' });
   };
 
-  test('is closed when the attempt fails: the handoff waits for nobody', async () => {
+  test('is closed when the attempt fails: the handoff does not wait for a reply', async () => {
     register(async (_input, { ask, handoff_id }) => {
       attempts += 1;
       if (attempts === 1) return failAsking(handoff_id, ask('Which?'));
@@ -218,7 +218,7 @@ describe('a question that an attempt has left open', () => {
     expect(await tool.waitForHandoff(id)).toMatchObject({ status: 'completed', attempts: 2 });
   });
 
-  test('is open again when the next attempt asks it, and is the same one', async () => {
+  test('is open again, as the same question, when the next attempt asks it', async () => {
     register(async (_input, { ask, handoff_id }) => {
       attempts += 1;
       const asked = ask('Which?');
@@ -277,7 +277,7 @@ test('twenty questions wait in one process that serves two handoffs at a time', 
   expect(new Set(ended.map(({ result }) => result))).toEqual(new Set(['yes']));
 });
 
-test('its time stands still until it has a place of its worker again', async () => {
+test('the clock of a handoff stays stopped until the function has a slot of its worker again', async () => {
   await using one = new HandoffTool({ runtime: h.runtime, concurrency: 1 });
   const ask = async (target_agent: string, timeout: number) =>
     (await one.handoff({ source_agent: 'main', target_agent, task: 'x', timeout, wait: false })).handoff_id;
@@ -302,7 +302,7 @@ test('its time stands still until it has a place of its worker again', async () 
   expect(await one.waitForHandoff(id)).toMatchObject({ status: 'completed', result: 'yes' });
 });
 
-test('the part that a function waits for ends with the time of the function, and nobody is asked any more', async () => {
+test('a part for which a function waits ends with the time of the function, and its question is closed', async () => {
   register(async (_input, { ask }) => ask('Well?'));
   tool.registerAgent(
     'outer',
@@ -316,7 +316,7 @@ test('the part that a function waits for ends with the time of the function, and
   expect(await tool.messages(part)).toMatchObject([{ state: 'closed' }]);
 });
 
-test('the process that waits dies, and another one asks the same question and has its reply', async () => {
+test('when the waiting process dies, another process asks the same question and gets its reply', async () => {
   let asked = 0;
   register(async (_input, { ask }) => {
     asked += 1;

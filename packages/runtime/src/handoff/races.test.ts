@@ -128,7 +128,7 @@ const either = <T>(a: () => T, b: () => T): readonly T[] => {
   return [a(), second];
 };
 
-test('an approval and a refusal', LIMIT, async () => {
+test('an approval and a refusal at once give one outcome', LIMIT, async () => {
   const {
     approved = 0,
     denied = 0,
@@ -144,7 +144,7 @@ test('an approval and a refusal', LIMIT, async () => {
   expect(Math.min(approved, denied)).toBeGreaterThan(0);
 });
 
-test('two approvals', LIMIT, async () => {
+test('two approvals at once give one outcome', LIMIT, async () => {
   const { approved, winners } = await rounds('approve-approve', (id) =>
     either(
       () => gates[0].approve(id),
@@ -154,7 +154,7 @@ test('two approvals', LIMIT, async () => {
   expect([approved, winners]).toEqual([ROUNDS, ROUNDS]);
 });
 
-test('an approval and the end of the time', LIMIT, async () => {
+test('an approval and the end of the time at once give one outcome', LIMIT, async () => {
   // Other tickets of the same moment are not due: each round ends the time of its own ticket only.
   const expire = async (id: string): Promise<void> => {
     await h.rows('update boxcar.approvals set expires_at = now() where id = $1 and status = $2', [
@@ -173,7 +173,7 @@ test('an approval and the end of the time', LIMIT, async () => {
   expect(Math.min(approved, expired)).toBeGreaterThan(0);
 });
 
-test('no ticket was consumed twice, and no turn belongs to two handoffs', async () => {
+test('no ticket is consumed twice, and no turn belongs to two handoffs', async () => {
   await waitFor(async () => (await h.rows('select from boxcar.turns where ended_at is null')).length === 0, {
     message: 'all turns have ended',
   });
@@ -185,44 +185,51 @@ test('no ticket was consumed twice, and no turn belongs to two handoffs', async 
   expect([row?.turns, row?.begun]).toEqual([row?.consumed, row?.consumed]);
 });
 
-test('a refusal that comes after another process has begun the handoff answers no call', LIMIT, async () => {
-  const handing = { tool: 'handoff', arguments: { target_agent: 'helper', task: 'do it' } };
-  await h.profile('boss', [{ calls: [handing] }, { say: 'done' }], {
-    tools: ['handoff'],
-    delegation_policy: { target_profiles: null },
-  });
-  const { turn_id } = (await h.runtime.submit('launch_principal', {
-    profile_name: 'boss',
-    instruction: 'go',
-  })) as unknown as { turn_id: TurnId };
-  const { ticket_id } = await waitFor(async () => (await gates[0].list({ status: 'pending' })).approvals[0], {
-    message: 'the request of the call',
-  });
-  await waitFor(
-    async () =>
-      (await h.rows("select from boxcar.turns where id = $1 and status = 'suspended'", [turn_id])).length ===
-      1,
-    { message: 'the call waits' },
-  );
-  // The other process already forbids the handoff, and has not written its refusal yet.
-  const forbids = new PermissionEvaluator({
-    text: 'tools:\n  handoff: { permission: NEVER }\n',
-    environment: 'production',
-  });
-  Object.assign(other.gate, { evaluator: forbids });
-  const held = holdNext('tool-calls.record');
-  await h.rows(
-    `update boxcar.approvals set status = 'approved', resolved_at = now(), resolved_by = 'operator', principal = '{}' where id = $1`,
-    [ticket_id],
-  );
-  const refusing = other.handoffs.decided(ticket_id as TicketId);
-  await held.reached;
-  await h.runtime.handoffs.decided(ticket_id as TicketId);
-  held.release();
-  await refusing;
-  Object.assign(other.gate, { evaluator: permissionEvaluator });
-  expect(await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 })).toMatchObject({ result: 'done' });
-  expect(await h.rows('select k.status from boxcar.tool_calls k where k.turn_id = $1', [turn_id])).toEqual([
-    { status: 'success' },
-  ]);
-});
+test(
+  'a refusal that arrives after another process has begun the handoff answers no call',
+  LIMIT,
+  async () => {
+    const handing = { tool: 'handoff', arguments: { target_agent: 'helper', task: 'do it' } };
+    await h.profile('boss', [{ calls: [handing] }, { say: 'done' }], {
+      tools: ['handoff'],
+      delegation_policy: { target_profiles: null },
+    });
+    const { turn_id } = (await h.runtime.submit('launch_principal', {
+      profile_name: 'boss',
+      instruction: 'go',
+    })) as unknown as { turn_id: TurnId };
+    const { ticket_id } = await waitFor(
+      async () => (await gates[0].list({ status: 'pending' })).approvals[0],
+      {
+        message: 'the request of the call',
+      },
+    );
+    await waitFor(
+      async () =>
+        (await h.rows("select from boxcar.turns where id = $1 and status = 'suspended'", [turn_id]))
+          .length === 1,
+      { message: 'the call waits' },
+    );
+    // The other process already forbids the handoff, and has not written its refusal yet.
+    const forbids = new PermissionEvaluator({
+      text: 'tools:\n  handoff: { permission: NEVER }\n',
+      environment: 'production',
+    });
+    Object.assign(other.gate, { evaluator: forbids });
+    const held = holdNext('tool-calls.record');
+    await h.rows(
+      `update boxcar.approvals set status = 'approved', resolved_at = now(), resolved_by = 'operator', principal = '{}' where id = $1`,
+      [ticket_id],
+    );
+    const refusing = other.handoffs.decided(ticket_id as TicketId);
+    await held.reached;
+    await h.runtime.handoffs.decided(ticket_id as TicketId);
+    held.release();
+    await refusing;
+    Object.assign(other.gate, { evaluator: permissionEvaluator });
+    expect(await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 })).toMatchObject({ result: 'done' });
+    expect(await h.rows('select k.status from boxcar.tool_calls k where k.turn_id = $1', [turn_id])).toEqual([
+      { status: 'success' },
+    ]);
+  },
+);

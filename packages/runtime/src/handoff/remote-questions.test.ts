@@ -47,8 +47,8 @@ const questionOf = (tool: HandoffTool, id: string, n = 1): Promise<HandoffMessag
 const sent = ({ works }: PlatformServer): readonly (string | undefined)[] =>
   works.map(({ text }) => /"messageId":"([^"]+)"/.exec(text)?.[1]);
 
-describe.each(['1.0', '0.3'] as const)('an agent of protocol %s', (version) => {
-  test('asks a question of its handoff, and the reply goes to its task', async () => {
+describe.each(['1.0', '0.3'] as const)('an agent of protocol version %s', (version) => {
+  test('asks a question of its handoff, and the reply is sent to its task', async () => {
     await using server = await openAgent(version, playQuestions('Which harbour?'));
     await using tool = toolAt(server);
     const id = await begin(tool);
@@ -63,7 +63,7 @@ describe.each(['1.0', '0.3'] as const)('an agent of protocol %s', (version) => {
     expect(sent(server)).toEqual([id, expect.stringMatching(new RegExp(`^${id}/[0-9a-f]{32}$`))]);
   });
 
-  test('that waits for a reply is asked for again by another process, and gets each message once', async () => {
+  test('that waits for a reply is continued by another process, and gets each message once', async () => {
     await using server = await openAgent(version, playQuestions('Which harbour?'));
     const tool = toolAt(server);
     const id = await begin(tool);
@@ -84,7 +84,7 @@ describe.each(['1.0', '0.3'] as const)('an agent of protocol %s', (version) => {
     expect(server.requests.map(({ text }) => text).join()).not.toMatch(/CancelTask|tasks\/cancel/);
   });
 
-  test('is told to stop when nobody replies in time', async () => {
+  test('is told to stop when no reply arrives in time', async () => {
     await using server = await openAgent(version, playQuestions('Which harbour?'));
     await using tool = toolAt(server);
     const id = await begin(tool);
@@ -113,7 +113,7 @@ test('an agent is told to stop when its handoff is canceled while it waits', asy
   });
 });
 
-test('a question with the key of its target is shown without it, and one without words says so', async () => {
+test('a question that contains the key of its target is shown without the key, and a question without text says so', async () => {
   await using server = await openAgent('1.0', playQuestions(`Is it ${PLATFORM_KEY}?`, ' '));
   await using tool = toolAt(server);
   const id = await begin(tool);
@@ -124,7 +124,7 @@ test('a question with the key of its target is shown without it, and one without
   expect(await tool.waitForHandoff(id)).toMatchObject({ status: 'completed' });
 });
 
-test('the same question a second time is not answered by another process with the reply to the first', async () => {
+test('the same question asked a second time is not answered with the reply to the first by another process', async () => {
   await using server = await openAgent('1.0', playQuestions('Go on?', 'Go on?'));
   const tool = toolAt(server);
   const id = await begin(tool);
@@ -148,7 +148,7 @@ test('the same question a second time is not answered by another process with th
   expect(server.works).toHaveLength(3);
 });
 
-test('an agent that asks with more words than a card has is told to stop', async () => {
+test('an agent whose question is longer than a card allows is told to stop', async () => {
   await using server = await openAgent('1.0', playQuestions('Which harbour? '.repeat(80_000)));
   await using tool = toolAt(server);
   const id = await begin(tool);
@@ -161,8 +161,8 @@ test('an agent that asks with more words than a card has is told to stop', async
 test.each([
   ['a NUL', 'a\0b'],
   ['a lone surrogate', 'a\ud800b'],
-  ['more characters than any name', 'x'.repeat(100_000)],
-])('an agent whose task has a name with %s fails with words about it', async (_what, remoteId) => {
+  ['more characters than a name may have', 'x'.repeat(100_000)],
+])('an agent whose task has a name with %s fails with an error about the name', async (_what, remoteId) => {
   await using tool = new HandoffTool({ runtime: h.runtime });
   tool.registerAdapter({
     platform: 'quay',

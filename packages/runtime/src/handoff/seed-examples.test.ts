@@ -48,7 +48,7 @@ afterEach(async () => {
 
 const policy = (environment = 'production') => new PermissionEvaluator({ text: POLICY, environment });
 
-test('specialist delegation: the result comes back, and the request can be read', async () => {
+test('specialist delegation: the result is returned, and the request can be read', async () => {
   await h.profile('specialist-analyzer', [{ say: 'mostly glad' }]);
   await h.worker();
   const tool = new HandoffTool({ runtime: h.runtime });
@@ -102,7 +102,7 @@ test('specialist delegation: the result comes back, and the request can be read'
   ]);
 });
 
-test('human in the loop: it waits for the approval, and runs then', async () => {
+test('human in the loop: the handoff waits for the approval, and then runs', async () => {
   await h.profile('payment-processor', [{ say: 'refunded' }]);
   await h.worker();
   const tool = new HandoffTool({ runtime: h.runtime, permissionEvaluator: policy(), approvalGate: gate });
@@ -172,7 +172,7 @@ test('an approval that is denied, or not given in time, is a PermissionError', a
   expect(await h.rows('select from boxcar.turns')).toEqual([]);
 });
 
-test('denied by policy: recorded as rejected, and nothing runs', async () => {
+test('denied by policy: the handoff is recorded as rejected, and nothing runs', async () => {
   await h.profile('external-system', [{ say: 'never' }]);
   for (const environment of ['production', 'development']) {
     const tool = new HandoffTool({
@@ -197,7 +197,7 @@ test('denied by policy: recorded as rejected, and nothing runs', async () => {
   expect(await h.rows('select from boxcar.turns')).toEqual([]);
 });
 
-test('without a gate what needs approval is refused', async () => {
+test('without a gate, a handoff that needs an approval is refused', async () => {
   await h.profile('external', [{ say: 'never' }]);
   const tool = new HandoffTool({ runtime: h.runtime, permissionEvaluator: policy(), approvalGate: null });
   expect(
@@ -208,7 +208,7 @@ test('without a gate what needs approval is refused', async () => {
   });
 });
 
-test('in development it runs without asking', async () => {
+test('in development a handoff runs without an approval', async () => {
   await h.profile('helper', [{ say: 'ok' }]);
   await h.worker();
   const tool = new HandoffTool({ runtime: h.runtime, permissionEvaluator: policy('development') });
@@ -230,7 +230,7 @@ test('an unknown platform fails with the text of the source, and is recorded', a
   });
 });
 
-test('the switch is off: the text of the source', async () => {
+test('with the switch off the error has the text of the source', async () => {
   const tool = new HandoffTool({ runtime: h.runtime, handoffEnabled: false });
   expect(
     await failureOf(tool.handoff({ source_agent: 'main', target_agent: 'x', task: 'go' })),

@@ -5,7 +5,7 @@ import { HandoffTool } from './handoff-tool.js';
 
 const COUNT = 20;
 
-test('one worker serves all functions of a program, and as many handoffs at once as it may', async () => {
+test('one worker serves all functions of a program, and as many handoffs at once as its concurrency', async () => {
   await using h = await harness({ connections: 6 });
   await using tool = new HandoffTool({ runtime: h.runtime, concurrency: 3 });
   let running = 0;
@@ -32,7 +32,7 @@ test('one worker serves all functions of a program, and as many handoffs at once
 });
 
 test.each(['a worker', 'the tool'])(
-  'functions that hand on wait without a place of %s, which their targets need',
+  'functions that hand off wait without a slot of %s, which their targets need',
   async (server) => {
     await using h = await harness({ connections: 8, handoffs: { enabled: true } });
     await using tool = new HandoffTool({ runtime: h.runtime, concurrency: server === 'the tool' ? 2 : 0 });

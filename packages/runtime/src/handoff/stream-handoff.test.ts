@@ -69,8 +69,8 @@ async function checkResumes(handoffId: string, parts: readonly HandoffPart[]): P
   for (const { seq } of parts) expect(await all(handoffId, seq)).toEqual(parts.slice(seq));
 }
 
-describe('an agent of this installation', () => {
-  test('its first words are read before it has said the last ones', async () => {
+describe('the stream of an agent of this installation', () => {
+  test('shows its first words before it has written the last words', async () => {
     const said = gate();
     functions.poet = async (_request, { write }) => {
       write('Roses ');
@@ -92,7 +92,7 @@ describe('an agent of this installation', () => {
     await checkResumes(id, [{ seq: 1, type: 'text', text: 'Roses ' }, ...rest]);
   });
 
-  test('what it says beside calls of tools is void when its answer comes', async () => {
+  test('marks the words that accompany tool calls as void when the answer arrives', async () => {
     const said = gate();
     let step = 0;
     functions.clerk = async ({ tools }, { write, call }) => {
@@ -116,7 +116,7 @@ describe('an agent of this installation', () => {
     await checkResumes(id, await all(id));
   });
 
-  test('an answer in one piece needs no row, and is read all the same', async () => {
+  test('gives an answer in one piece without any stored row', async () => {
     await h.profile('echo', [{ say: 'Echo.' }]);
     await h.worker();
     const id = await ask('echo');
@@ -127,14 +127,14 @@ describe('an agent of this installation', () => {
     expect(await h.rows('select from boxcar.turn_parts')).toEqual([]);
   });
 
-  test('a turn that nobody handed off writes no parts', async () => {
+  test('has no parts for a turn without a handoff', async () => {
     await h.profile('slow', [{ say: 'one two three', chunks: 3, delayMs: 3 }]);
     await h.worker();
     await h.runtime.submit('launch_principal', { profile_name: 'slow', instruction: 'Go.', wait: true });
     expect(await h.rows('select from boxcar.turn_parts')).toEqual([]);
   });
 
-  test('many texts are few rows, and half a character waits for its other half', async () => {
+  test('stores many texts in few rows, and holds half of a surrogate pair until the other half arrives', async () => {
     const text = 'a😀'.repeat(300);
     functions.many = async (_request, { write, pause }) => {
       for (const unit of text.split('')) write(unit);
@@ -150,8 +150,8 @@ describe('an agent of this installation', () => {
   });
 });
 
-describe('a function of a program', () => {
-  test('shows what it has, and a failed attempt is void', async () => {
+describe('the stream of a function of a program', () => {
+  test('shows its output, and marks the output of a failed attempt as void', async () => {
     const first = gate();
     let attempts = 0;
     tool.registerAgent('scribe', async (_input, { write }) => {
@@ -172,7 +172,7 @@ describe('a function of a program', () => {
     await checkResumes(id, parts);
   });
 
-  test('a result that is no text, and a failure, are the last part', async () => {
+  test('ends with the result that is not a text, or with the failure', async () => {
     tool.registerAgent('adder', () => ({ sum: 3 }));
     tool.registerAgent('failing', () => {
       throw new Error('no');
@@ -185,7 +185,7 @@ describe('a function of a program', () => {
     ]);
   });
 
-  test('secrets of the process are masked, also when they come in pieces', async () => {
+  test('masks secrets of the process, also when they arrive in pieces', async () => {
     const secret = 'tok_0123456789abcdef';
     const { declareSecrets } = await import('@boxcar/kernel');
     using _secrets = declareSecrets({ ACME_TOKEN: secret });
@@ -213,8 +213,8 @@ describe.each<[string, Dialect, object]>([
   ['anthropic', anthropicDialect, { model: 'writer' }],
   ['adk', a2aDialect({ version: '1.0' }), {}],
   ['adk', a2aDialect({ version: '0.3' }), {}],
-])('%s', (platform, dialect, entry) => {
-  test('the first part is read while the platform still writes, and resumes after a cancel', async () => {
+])('the stream of a platform: %s', (platform, dialect, entry) => {
+  test('shows the first part while the platform still writes, and resumes after a cancel', async () => {
     await using server = await openPlatform(
       dialect,
       { kind: 'endless', text: 'Once upon a time' },
@@ -241,8 +241,8 @@ describe.each<[string, Dialect, object]>([
   });
 });
 
-describe('a reader', () => {
-  test('asks for a handoff of its project, from a number on', async () => {
+describe('a reader of a stream', () => {
+  test('must name a handoff of its project, and a valid number to begin with', async () => {
     await h.profile('echo', [{ say: 'Echo.' }]);
     await h.worker();
     expect(await failureOf(all('01a22123-a052-72f6-bb82-5153fb034429'))).toMatchObject({ code: 'not_found' });
@@ -250,7 +250,7 @@ describe('a reader', () => {
     expect(await failureOf(all(await ask('echo'), -1))).toMatchObject({ code: 'bad_request' });
   });
 
-  test('gets what is refused as the only part', async () => {
+  test('gets the refusal of a handoff as the only part', async () => {
     const error = await failureOf(tool.handoff({ source_agent: 'desk', target_agent: 'nobody', task: 'x' }));
     const id = String(error.details.handoff_id);
     expect(await all(id)).toMatchObject([
@@ -258,7 +258,7 @@ describe('a reader', () => {
     ]);
   });
 
-  test('stops at its signal, at its own wish, and when the runtime closes', async () => {
+  test('stops at its signal, when it stops reading, and when the runtime closes', async () => {
     const never = gate();
     tool.registerAgent('quiet', async (_input, { signal, write }) => {
       write('so far');
@@ -292,7 +292,7 @@ describe('a reader', () => {
     expect(await left).toMatchObject({ code: 'internal_error' });
   });
 
-  test('nothing that was said is left after its card is erased', async () => {
+  test('finds no words of a card after the card’s erasure', async () => {
     const said = gate();
     functions.poet = async (_request, { write }) => {
       write('Roses ');
@@ -317,11 +317,11 @@ describe('a reader', () => {
   });
 
   test.each<[string, string, JsonValue]>([
-    ['a text of which no piece was written', '', 'Roses are red.'],
-    ['a text of which a piece was written', 'Roses ', 'Roses are red.'],
-    ['another text than its pieces', 'Violets', 'Roses are red.'],
+    ['a text without stored pieces', '', 'Roses are red.'],
+    ['a text with a stored piece', 'Roses ', 'Roses are red.'],
+    ['a text that differs from its pieces', 'Violets', 'Roses are red.'],
     ['an object', 'Roses', { text: 'Roses are red.' }],
-  ])('a reader that comes back after the erasure of %s gets the last part', async (_name, piece, result) => {
+  ])('that resumes after the erasure of %s gets the last part', async (_name, piece, result) => {
     const written = gate();
     tool.registerAgent('poet', async (_input, { write }) => {
       if (piece !== '') {

@@ -36,7 +36,7 @@ test('a time limit that is not valid is refused', async () => {
     });
 });
 
-test('a wait that has used up its time says so, whether a turn serves the handoff or not', async () => {
+test('a wait whose time is over says so, whether a turn serves the handoff or not', async () => {
   const { handoff_id } = await tool.handoff(ask('open'));
   for (const id of [parked, handoff_id])
     expect(await failureOf(tool.waitForHandoff(id, { timeoutMs: 0.001 }))).toMatchObject({
@@ -45,7 +45,7 @@ test('a wait that has used up its time says so, whether a turn serves the handof
     });
 });
 
-test('a reader that has left already does not wait', async () => {
+test('a wait whose signal has already fired does not wait', async () => {
   const waits = new HandoffWaits({ read: async () => [], isClosed: () => false });
   const left = waits.wait(parked as HandoffId, { signal: AbortSignal.abort(new Error('left')) });
   await expect(left).rejects.toThrow('left');

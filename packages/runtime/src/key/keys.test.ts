@@ -17,7 +17,7 @@ const make = (rest: object = {}) =>
   createKey(h.database.pool, { scopes: ['approvals:read'], ...rest } as Parameters<typeof createKey>[1]);
 const principalOf = (text: string) => authenticateKey(h.database.pool, text);
 
-test('a key is made with its text, which no list has, and is known by one statement', async () => {
+test('a key is returned once with its text, which no list contains, and is recognized by one statement', async () => {
   const made = await make({ scopes: ['approvals:write', 'approvals:read', 'approvals:read'], name: 'desk' });
   expect(made).toMatchObject({
     key: expect.stringMatching(/^boxcar_[\w-]{43}$/),
@@ -38,7 +38,7 @@ test('a key is made with its text, which no list has, and is known by one statem
   expect(await statementsOf(h.database, () => principalOf(made.key))).toHaveLength(1);
 });
 
-test('what is not a key asks no database', async () => {
+test('a text that is not a key causes no query', async () => {
   for (const text of [
     '',
     'boxcar_',
@@ -52,7 +52,7 @@ test('what is not a key asks no database', async () => {
   expect(await principalOf(`boxcar_${'a'.repeat(43)}`)).toBeUndefined();
 });
 
-test('a key of an agent acts as this agent, and may not decide', async () => {
+test('a key of an agent acts as this agent, and may not decide approvals', async () => {
   await h.profile('worker', [{ say: 'done' }]);
   await h.runtime.submit('provision_agent', { action: 'create', profile_name: 'worker', agent_id: 'sam' });
   const made = await make({ agent: 'sam' });
@@ -69,7 +69,7 @@ test('a key of an agent acts as this agent, and may not decide', async () => {
   });
 });
 
-test('what no key can be is refused', async () => {
+test('invalid settings of a key are refused', async () => {
   for (const options of [
     { scopes: [] },
     { scopes: ['all'] },
@@ -83,7 +83,7 @@ test('what no key can be is refused', async () => {
   await expect(make({ projectId: 'nowhere' })).rejects.toMatchObject({ code: 'not_found' });
 });
 
-test('keys are listed page by page, of one project, and revoked or rotated by the beginning of their ids', async () => {
+test('keys are listed page by page for one project, and are revoked or rotated by a prefix of their ids', async () => {
   const keys = [];
   for (const name of ['one', 'two', 'three']) keys.push(await make({ projectId: 'team', name }));
   const [one, two, three] = keys;

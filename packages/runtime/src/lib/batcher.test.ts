@@ -40,13 +40,13 @@ describe('a batcher', () => {
     expect(batches).toEqual([range(5)]);
   });
 
-  test('cuts what is too much for one batch, in order', async () => {
+  test('divides too many items into several batches, in order', async () => {
     const { batcher, batches } = doubler({ maxItems: 2 });
     await addAll(batcher, range(5));
     expect(batches).toEqual([[0, 1], [2, 3], [4]]);
   });
 
-  test('gathers what comes while a batch is under way into the next', async () => {
+  test('collects the items that arrive during a batch for the next batch', async () => {
     const { batcher, batches, hold, release } = doubler();
     hold();
     const first = batcher.add(1);
@@ -59,7 +59,7 @@ describe('a batcher', () => {
     expect(batches).toEqual([[1], [2, 3]]);
   });
 
-  test('does not wait for a batch under way when the next one is full', async () => {
+  test('does not wait for the current batch when the next batch is full', async () => {
     const { batcher, batches, hold, release } = doubler({ maxItems: 2, maxInFlight: 2, patienceMs: 60_000 });
     hold();
     const first = batcher.add(0);
@@ -73,7 +73,7 @@ describe('a batcher', () => {
     expect(batches.slice(2)).toEqual([[2, 3], [4]]);
   });
 
-  test('does not wait for ever for a batch that hangs', async () => {
+  test('does not wait forever for a batch that hangs', async () => {
     const { batcher, batches, hold, release } = doubler({ patienceMs: 1 });
     hold();
     const hanging = batcher.add(1);
@@ -85,7 +85,7 @@ describe('a batcher', () => {
     expect(await Promise.all([hanging, next])).toEqual([2, 4]);
   });
 
-  test('takes a database that is away for nobody’s fault: all fail at once', async () => {
+  test('fails all items at once when the database is away, without trying them one by one', async () => {
     const failure = new KernelError('database_unavailable');
     const { batcher, batches } = doubler({ poison: 3, failure });
     const settled = await addAll(batcher, range(7));
@@ -93,7 +93,7 @@ describe('a batcher', () => {
     expect(batches).toHaveLength(1);
   });
 
-  test.each(range(7))('lets a poison item fail alone: %i of seven', async (poison) => {
+  test.each(range(7))('lets a faulty item fail alone: %i of seven', async (poison) => {
     const { batcher } = doubler({ poison });
     const settled = await addAll(batcher, range(7));
     expect(settled.map(({ status }) => status)).toEqual(
@@ -108,7 +108,7 @@ describe('a batcher', () => {
     new KernelError('database_unavailable', { cause: Object.assign(new Error(code), { code }) });
 
   test.each(['55P03', '57014'])(
-    'a row that uses up a limit (%s) is waited for alone, while the others of its batch continue',
+    'waits separately for a row that exceeds a limit (%s), while the other items of its batch continue',
     async (code) => {
       const attempts: { readonly inputs: readonly number[]; readonly isPatient: boolean }[] = [];
       let free = (): void => undefined;
@@ -155,7 +155,7 @@ describe('a batcher', () => {
     return { batcher, tries, inLine };
   }
 
-  test('an item that its batch has left out is tried again at once, and delays nothing', async () => {
+  test('tries an item that its batch has left out again at once, and delays no other item', async () => {
     const locked = new Set([3]);
     let give = (): void => undefined;
     const wait = new Promise<void>((settle) => {
@@ -177,7 +177,7 @@ describe('a batcher', () => {
     ]);
   });
 
-  test('items that have left their batches are tried again together, and one of them waits for its lock', async () => {
+  test('tries items that have left their batches again together, and lets one of them wait for its lock', async () => {
     const locked = new Set(range(41));
     const { batcher, tries, inLine } = locking(locked);
     const answers = range(41).map((input) => batcher.add(input));
@@ -192,7 +192,7 @@ describe('a batcher', () => {
     expect(tries.some(([kind, inputs]) => kind === 'probe' && inputs.length > 20)).toBe(true);
   });
 
-  test('an item gets its lock in line although every look at the row finds it locked', async () => {
+  test('gives an item its lock in line although every single try finds the row locked', async () => {
     const kinds: string[] = [];
     const busy = new Batcher<number, number>(
       async (inputs, { leavesLocked }) => {
@@ -205,7 +205,7 @@ describe('a batcher', () => {
     expect(kinds).toEqual(['look', 'look', 'in line']);
   });
 
-  test('a batch that a lock has stopped is tried once more, and passes over what is locked', async () => {
+  test('tries a batch that a lock has stopped once more, and then skips the locked items', async () => {
     const tries: (readonly [boolean, readonly number[]])[] = [];
     const batcher = new Batcher<number, number>(
       async (inputs, { isRepeated, leavesLocked }) => {
@@ -227,7 +227,7 @@ describe('a batcher', () => {
     expect(tries.slice(2).every(([, inputs]) => inputs.length === 1)).toBe(true);
   });
 
-  test('an item that is to wait for no lock is tried once more, and given back', async () => {
+  test('tries an item that may not wait for locks once more, and then returns it as locked', async () => {
     const { batcher, tries } = locking(new Set([3]));
     const answers = range(4).map((input) => batcher.add(input, { lockedMs: () => 0 }));
     expect(await Promise.all(answers.slice(0, 3))).toEqual([0, 2, 4]);
@@ -239,7 +239,7 @@ describe('a batcher', () => {
     ]);
   });
 
-  test('an item whose row stays locked fails with its own error after 15 seconds', async () => {
+  test('fails an item whose row stays locked with its own error after 15 seconds', async () => {
     vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'performance'] });
     try {
       const failure = limit('55P03');
@@ -269,14 +269,14 @@ describe('a batcher', () => {
 
   test.each([
     ['loses each race', Object.assign(new Error('could not serialize'), { code: '40001' })],
-    ['needs more memory than there is', limit('53200')],
+    ['needs more memory than the server has', limit('53200')],
   ])('fails only the item that %s', async (_what, failure) => {
     const { batcher } = doubler({ poison: 3, failure });
     const settled = await addAll(batcher, range(7));
     expect(settled.filter(({ status }) => status === 'rejected')).toHaveLength(1);
   });
 
-  test('the halves of a failed batch run at the same time', async () => {
+  test('runs the halves of a failed batch at the same time', async () => {
     const { batcher, batches, hold, release } = doubler({ poison: 0 });
     const adding = addAll(batcher, range(4));
     queueMicrotask(hold);
@@ -296,7 +296,7 @@ describe('a batcher', () => {
   });
 });
 
-test('the open transaction of the handler that starts a batch causes no refusal of an item', async () => {
+test('an open transaction of the handler that starts a batch does not make the batch refuse an item', async () => {
   const pool = createPool({ connectionString: 'postgres://127.0.0.1:1/none' });
   const scope = handlerScope(pool, 'nests');
   const batcher = new Batcher<number, number>(

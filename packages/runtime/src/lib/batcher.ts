@@ -57,7 +57,7 @@ export const isLockTimeout = (error: unknown): boolean => sqlStateOf(error) === 
 
 const stillLocked = (): unknown =>
   toDatabaseError(
-    Object.assign(new Error('another session keeps a row locked that this needs'), { code: '55P03' }),
+    Object.assign(new Error('another session has locked a row that this work needs'), { code: '55P03' }),
   );
 
 /** The outcome of an item that was tried outside the batches. */
@@ -203,8 +203,7 @@ export class Batcher<I, O> {
 
   /** The lock may be short, so the first try outside the batches follows at once. */
   #leave(item: Item<I, O>, startedAt: number): void {
-    if (this.#beside === undefined)
-      item.reject(new Error('a batch has left out an item that cannot leave it'));
+    if (this.#beside === undefined) item.reject(new Error('a batch has left out an item that it must keep'));
     else void this.#tryBeside(item, this.#beside, { startedAt, pauses: 0 });
   }
 

@@ -84,7 +84,7 @@ test('a turn that a tool starts is not traced to the call of that tool', async (
   expect(seen).toMatchObject([{ kind: 'call', tool: 'look', turnId: child }]);
 });
 
-test('a handler is traced to its call, but an error that it leaves is not its call’s', async () => {
+test('a handler is traced to its call, but an error that it leaves unhandled is not charged to the call', async () => {
   const seen: unknown[] = [];
   h.runtime.registerHandler('leaves', {
     description: 'For tests.',
@@ -102,7 +102,7 @@ test('a handler is traced to its call, but an error that it leaves is not its ca
   expect(seen).toMatchObject([{ kind: 'call', tool: 'leaves', turnId }, false]);
 });
 
-test('a blocked worker charges the named turn alone, and all of its turns when it does not hold that one', async () => {
+test('a blocked worker charges only the named turn, and charges all its turns when it does not hold that turn', async () => {
   let waiting = 0;
   tool('waits', (_input, { signal }) => {
     waiting++;

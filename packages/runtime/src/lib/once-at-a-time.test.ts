@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
 import { OnceAtATime } from './once-at-a-time.js';
 
-test('what is asked for while it runs runs once more, however often it was asked for; keys run beside each other', async () => {
+test('work that is requested while it runs runs once more, however often it was requested; other keys run in parallel', async () => {
   const open: { readonly key: string; readonly end: () => void }[] = [];
   const once = new OnceAtATime<string>(
     (key) => new Promise<void>((resolve) => open.push({ key, end: resolve })),
@@ -20,7 +20,7 @@ test('what is asked for while it runs runs once more, however often it was asked
   expect(open).toHaveLength(4);
 });
 
-test('what fails can be asked for again', async () => {
+test('work that fails can be requested again', async () => {
   let runs = 0;
   const once = new OnceAtATime<string>(async () => {
     runs += 1;

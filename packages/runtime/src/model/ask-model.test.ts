@@ -9,7 +9,7 @@ const REPLY: ModelReply = {
   finishReason: 'stop',
 };
 
-test('a call whose signal has fired already is not made, and fails with its reason', async () => {
+test('a call whose signal has already fired is not made, and fails with the signal’s reason', async () => {
   let calls = 0;
   const model: Model = {
     generate: async () => {

@@ -16,7 +16,7 @@ const explain = async (pool: Parameters<typeof TurnPrompts.load>[0], turnId: Tur
 
 describe.each(wires)('%s', (provider, wire) => {
   test.each([true, false])(
-    'takes a loop over tools (streamed: %s), and gets what it attached',
+    'completes a loop over tools (streamed: %s), and gets its attached data back',
     async (stream) => {
       await using stage = await providerStage(wire);
       const { h, server } = stage;
@@ -34,7 +34,7 @@ describe.each(wires)('%s', (provider, wire) => {
     },
   );
 
-  test('a step that is tried again by a worker that has only the rows sends the same bytes', async () => {
+  test('gets the same bytes when a worker that has only the rows tries the step again', async () => {
     let isDown = false;
     const behave: Behave = (request, index) => {
       isDown = !isDown && index > 0;
@@ -57,8 +57,8 @@ describe.each(wires)('%s', (provider, wire) => {
 test.each([
   ['streamed', true, [undefined, undefined]],
   ['in one piece', false, [undefined, undefined]],
-  ['beside thinking that is shown', true, ['I see.', 'I still see.']],
-] as const)('redacted thinking of Anthropic goes back as it came (%s)', async (_, stream, [one, two]) => {
+  ['together with shown thinking', true, ['I see.', 'I still see.']],
+] as const)('redacted thinking of Anthropic is sent back unchanged (%s)', async (_, stream, [one, two]) => {
   const hidden = ['nobody reads this', 'nor this'];
   const call = (id: string, at: string) => ({ id, name: 'look', arguments: JSON.stringify({ at }) });
   const shown = (reasoning: string | undefined) => (reasoning === undefined ? {} : { reasoning });
@@ -96,7 +96,7 @@ test.each([
 });
 
 test.each(wires.filter(([provider]) => ['openai-compatible', 'deepseek'].includes(provider)))(
-  '%s: an id as long as a gateway makes it, with a signature in it, comes back whole, and the reasoning with it',
+  '%s: a long id from a gateway that contains a signature is sent back whole, together with the reasoning',
   async (provider, wire) => {
     // https://docs.litellm.ai/blog/gemini_3
     const id = `call_1__thought__${'Zm9v'.repeat(200)}`;
@@ -125,7 +125,7 @@ const unsealedWire: Wire = {
     responsesWire.events(answer).map((frame) => frame.replaceAll(/"encrypted_content":"[^"]*",/g, '')),
 };
 
-test('openai: where reasoning comes without its encrypted content, the rest is sent without its ids', async () => {
+test('openai: when reasoning arrives without its encrypted content, the rest is sent without its ids', async () => {
   await using stage = await providerStage(unsealedWire);
   await stage.profile('looker', 'openai:ft:o4-mini-2025-04-16:org::x');
   const turnId = await stage.play('looker');
@@ -136,7 +136,7 @@ test('openai: where reasoning comes without its encrypted content, the rest is s
 });
 
 test.each(thinking)(
-  '%s: what it attached is shown by no reader; explain says what it is',
+  '%s: attached data is shown by no reader; explain says what kind of data it is',
   async (provider, wire) => {
     await using stage = await providerStage(wire);
     const { h } = stage;

@@ -15,8 +15,8 @@ import { harness } from '../testing/harness.js';
 import { providerStage, THINKING_MODELS } from '../testing/provider-stage.js';
 import { attachmentOf, parseReply, reasoningMetadata, usageRow } from './reply.js';
 
-describe('what an adapter returned', () => {
-  test('keeps the figures it gave, and none that are no numbers', () => {
+describe('the reply of an adapter', () => {
+  test('keeps valid numbers of its usage, and drops others', () => {
     const usage = {
       inputTokens: 10,
       outputTokens: 5,
@@ -39,13 +39,13 @@ describe('what an adapter returned', () => {
     });
   });
 
-  test('has used whole tokens, as many as the column of a turn can hold', () => {
+  test('has whole token counts within the range of the database column', () => {
     const usage = { inputTokens: 10.5, outputTokens: 1e300, reasoningTokens: 0.2 };
     const reply = parseReply({ text: '', toolCalls: [], usage });
     expect(reply.usage).toEqual({ inputTokens: 11, outputTokens: 1e12, reasoningTokens: 1 });
   });
 
-  test('has reasoning that every column can hold, cut where it is endless', () => {
+  test('has reasoning that every column can store, cut when it is endless', () => {
     expect(reasoningMetadata({})).toEqual({});
     expect(reasoningMetadata({ reasoning: ' \n' })).toEqual({});
     expect(reasoningMetadata({ reasoning: 'a\u0000b' })).toEqual({ reasoning: 'a\uFFFDb' });
@@ -55,7 +55,7 @@ describe('what an adapter returned', () => {
   });
 });
 
-test('what a provider attached is kept as it came, unless it has another form or is too large', () => {
+test('keeps the attached data of a provider unchanged, unless the data has another form or is too large', () => {
   const parts = [
     { kind: 'reasoning', text: 'a\u0000b', options: { x: { signature: 's' } } },
     { kind: 'call', id: 'c' },
@@ -78,7 +78,7 @@ test('what a provider attached is kept as it came, unless it has another form or
   expect(metadata?.provider_data_dropped).toBeGreaterThan(1024 * 1024);
 });
 
-test('the reasoning of a step is kept with its cards, and no later prompt holds it', async () => {
+test('the reasoning of a step is stored with its cards, and is in no later prompt', async () => {
   const secret = 'I reason in secret';
   const usage = { inputTokens: 9, outputTokens: 7, cachedInputTokens: 3, reasoningTokens: 2 };
   const prompts: string[] = [];
@@ -121,7 +121,7 @@ test('the reasoning of a step is kept with its cards, and no later prompt holds 
   expect(steps).toEqual([{ usage: row }, { usage: row }]);
 });
 
-describe('an answer without a word ends the turn at once with its cause:', () => {
+describe('an answer without text ends the turn at once with its cause:', () => {
   test.each([
     [
       'its limit went into reasoning',
@@ -131,14 +131,14 @@ describe('an answer without a word ends the turn at once with its cause:', () =>
     ],
     ['its limit was too small', { text: ' ', finish: 'length' }, 'answer_cut', /whole limit of 56 tokens/],
     [
-      'its limit was too small, and nothing was reasoning',
+      'its limit was too small without any reasoning',
       { finish: 'length', usage: { input: 9, output: 56, reasoning: 0 } },
       'answer_cut',
       /whole limit of 56 tokens before its first word/,
     ],
-    ['the filter', { finish: 'content_filter' }, 'model_refused', /by its filter/],
+    ['the filter stopped it', { finish: 'content_filter' }, 'model_refused', /by its filter/],
     [
-      'a refusal',
+      'the model refused',
       { refusal: 'I must not.', finish: 'stop' },
       'model_refused',
       /refused to answer: I must not\./,
@@ -155,7 +155,7 @@ describe('an answer without a word ends the turn at once with its cause:', () =>
 });
 
 test.each([chatWire, anthropicWire, responsesWire].map((wire) => [wire.provider, wire] as const))(
-  '%s: a call that was cut off before its arguments is not made; the calls before it are',
+  '%s: a call that was cut off before its arguments is not made; the calls before it are made',
   async (provider, wire) => {
     const calls = ['first', 'second'].map((id) => ({ id, name: 'remove', arguments: '' }));
     await using stage = await providerStage(wire, {
@@ -183,7 +183,7 @@ test.each([chatWire, anthropicWire, responsesWire].map((wire) => [wire.provider,
   },
 );
 
-test('an output limit above what the model writes is named with the step', async () => {
+test('an output limit that exceeds the model’s limit is reported in the step', async () => {
   await using stage = await providerStage(openaiChatWire, { behave: inOrder({ answer: { text: 'done' } }) });
   const steps = () =>
     stage.h.rows<{ warnings: string[] | null }>(
@@ -200,7 +200,7 @@ test('an output limit above what the model writes is named with the step', async
   expect((await steps())[1]).toEqual({ warnings: null });
 });
 
-test('a setting that is not sent as it is written is named with the step', async () => {
+test('a setting that is not sent as it is written is reported in the step', async () => {
   await using stage = await providerStage(responsesWire, { behave: inOrder({ answer: { text: 'done' } }) });
   await stage.profile('thinker', 'openai:gpt-5', { model_settings: { temperature: 0.5 } });
   await stage.play('thinker');
@@ -211,7 +211,7 @@ test('a setting that is not sent as it is written is named with the step', async
   expect(steps[0]?.warnings).toEqual([expect.stringMatching(/^temperature is unsupported/)]);
 });
 
-test('a setting that will not be sent as it is written is a finding when the profile is applied', async () => {
+test('a setting that will not be sent as it is written is reported when the profile is applied', async () => {
   await using h = await harness();
   const apply = async (model: string, model_settings: object, limits: object = {}) =>
     (await h.runtime.applyProfile({ name: 'x', instructions: 'x', model, model_settings, limits })).findings;
@@ -236,7 +236,7 @@ test('a setting that will not be sent as it is written is a finding when the pro
   expect(await apply('openai:gpt-5', {})).toBeUndefined();
 });
 
-test('what the model is not told of a tool is a finding when the profile is applied; the turn goes on', async () => {
+test('a part of a tool’s schema that the model is not shown is reported when the profile is applied; the turn continues', async () => {
   const call = { id: 'abcdefgh1', name: 'odd', arguments: '{"at":"x"}' };
   await using stage = await providerStage(geminiWire, {
     behave: inOrder({ answer: { calls: [call] } }, { answer: { text: 'done' } }),
@@ -265,10 +265,25 @@ test('what the model is not told of a tool is a finding when the profile is appl
 
 describe('a failed call of a provider ends the turn with its code:', () => {
   test.each([
-    ['no key', { status: 401, error: { message: 'no' } }, 'failed', 'model_unauthorized'],
-    ['too many calls', { status: 429, error: { message: 'slow' } }, 'failed', 'model_rate_limited'],
-    ['a bad moment', { status: 503, error: { message: 'busy' } }, 'failed', 'model_unavailable'],
-    ['silence', { answer: { text: 'x' }, frames: 2, after: 'hang' }, 'timeout', 'model_timeout'],
+    ['the key is missing', { status: 401, error: { message: 'no' } }, 'failed', 'model_unauthorized'],
+    [
+      'there were too many calls',
+      { status: 429, error: { message: 'slow' } },
+      'failed',
+      'model_rate_limited',
+    ],
+    [
+      'the provider is overloaded',
+      { status: 503, error: { message: 'busy' } },
+      'failed',
+      'model_unavailable',
+    ],
+    [
+      'the provider is silent',
+      { answer: { text: 'x' }, frames: 2, after: 'hang' },
+      'timeout',
+      'model_timeout',
+    ],
   ] as const)('%s', async (_name, behaviour, status, code) => {
     await using server = await openProviderServer(chatWire, inOrder(behaviour), { key: null });
     const providers = { openaiCompatible: { baseUrl: server.baseUrl }, idleTimeoutMs: 200 };

@@ -114,14 +114,14 @@ describe('a failed model call', () => {
     },
   );
 
-  test('that comes to nothing half-way is given up in time and made again', async () => {
+  test('that stops halfway through its answer is given up in time and made again', async () => {
     const silent: Behaviour = { answer: { text: 'half of it' }, frames: 2, after: 'hang' };
     await using p = await place(chatWire, [silent, ANSWER], { model_timeout_seconds: 1 });
     expect(await end(p.h, await start(p.h, 'asker'))).toMatchObject({ status: 'success' });
     expect(p.server.requests).toHaveLength(2);
   });
 
-  test('ends the turn once its retries are spent, with the provider’s words and the list of tries', async () => {
+  test('ends the turn when its retries are spent, with the provider’s message and the list of tries', async () => {
     const down = (words: string): Behaviour => ({ status: 503, error: { message: words } });
     await using p = await place(chatWire, ['one', 'two', 'three'].map(down), { model_retries: 2 });
     const ended = await end(p.h, await start(p.h, 'asker'));
@@ -138,7 +138,7 @@ describe('a failed model call', () => {
     expect(await waits(p.h)).toEqual([]);
   });
 
-  test('is a timeout still when the last of its tries was', async () => {
+  test('ends the turn as a timeout when the last try was a timeout', async () => {
     await using p = await place(chatWire, [{ hang: true }], {
       model_timeout_seconds: 0.05,
       model_retries: 1,
@@ -156,7 +156,7 @@ describe('a failed model call', () => {
     expect(p.server.requests).toHaveLength(1);
   });
 
-  test('counts no lost worker: more retries than workers may be lost', async () => {
+  test('does not count as a lost worker: there can be more retries than allowed losses', async () => {
     await using h = await harness();
     await h.profile('stubborn', [{ fail: { status: 500, times: 14 }, say: 'at last' }], {
       limits: { model_retries: 20, retry_base_seconds: 0.001, retry_max_seconds: 0.001 },
@@ -170,7 +170,7 @@ describe('a failed model call', () => {
 });
 
 describe('a turn that waits for its next try', () => {
-  test('holds no slot of its worker, says what it waits for, and ends at its deadline', async () => {
+  test('holds no slot of its worker, reports what it waits for, and ends at its deadline', async () => {
     await using h = await harness();
     await h.profile('waiter', [{ fail: { ...LATER, message: 'slow down' } }]);
     await h.profile('quick', [{ say: 'quick' }]);
@@ -192,7 +192,7 @@ describe('a turn that waits for its next try', () => {
   });
 
   test.each(queueBackends())(
-    'loses nothing when its worker is killed: the sweep of another wakes it (%s)',
+    'loses nothing when its worker is killed: the sweep of another worker wakes it (%s)',
     async (kind) => {
       await using backend = await testBackend(kind);
       const { pool } = backend.database;
@@ -268,7 +268,7 @@ describe('a provider', () => {
   const apply = (h: Harness, limits: JsonObject = SOON) =>
     h.runtime.applyProfile({ name: 'asker', instructions: 'You ask.', model: 'mine:any', limits });
 
-  test('with a limit of calls at once never gets more, from several workers, and all turns end', async () => {
+  test('with a limit of concurrent calls never gets more calls, from several workers, and all turns end', async () => {
     let open: () => void = () => undefined;
     const opened = new Promise<void>((resolve) => {
       open = resolve;
@@ -344,7 +344,7 @@ describe('a provider', () => {
     return { h, mine, answers, callers, waiting, stranger, answer };
   }
 
-  test('commits its answers although a turn that waits for their places is locked, and wakes that turn later', async () => {
+  test('commits its answers although a turn that waits for their slots is locked, and wakes that turn later', async () => {
     const { h, mine, callers, waiting, stranger, answer } = await full();
     await using _ = h;
     await stranger.query('select from boxcar.turns where id = $1 for update', [waiting]);
@@ -358,7 +358,7 @@ describe('a provider', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('commits its answers although its row is locked; their places are given back when it is free', async () => {
+  test('commits its answers although its row is locked; their slots are freed when the row is free', async () => {
     const { h, mine, answers, callers, waiting, stranger, answer } = await full();
     await using _ = h;
     // One of the turns continues and will call again.
@@ -387,7 +387,7 @@ describe('a provider', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('with a rate is asked at its pace, woken by time alone', async () => {
+  test('with a rate limit is called at its pace, and waiting turns are woken by time', async () => {
     const mine = new Mine(() => Promise.resolve(reply));
     await using h = await harness({ model: mine.model });
     await apply(h);
@@ -402,7 +402,7 @@ describe('a provider', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('is known to have answered by what the heartbeat of a worker tells the others', async () => {
+  test('is known to have answered through the heartbeat of the worker that got the answer', async () => {
     const mine = new Mine(() => Promise.resolve(reply));
     await using h = await harness({ model: mine.model });
     await apply(h);
@@ -442,7 +442,7 @@ describe('a provider', () => {
     );
   });
 
-  test('that fails is left alone until one call has come through; the turns wait and use up no retries', async () => {
+  test('that fails is not called until a single call has succeeded; the turns wait and use no retries', async () => {
     let isDown = true;
     const mine = new Mine(() =>
       isDown

@@ -98,7 +98,7 @@ describe('the target profile', () => {
     expect(await target({})).toBe(after.get('expert'));
   });
 
-  test('that is missing is a bad request, an unknown one is not found, and nothing is written', async () => {
+  test('is required, and must exist: otherwise nothing is written', async () => {
     const before = await count();
     expect(await codeOf(pack({}, { handover: {} }))).toBe('bad_request');
     expect(await codeOf(pack({ profile_name: 7 }))).toBe('bad_request');
@@ -132,7 +132,7 @@ describe('packed arguments', () => {
     ).toMatchObject({ type: 'my.type', role: 'system', metadata: { role: 'system', n: { deep: [1] } } });
   });
 
-  test('keep lists and objects as JSON in their key order, everything else as text', async () => {
+  test('keep lists and objects as JSON in their key order, and everything else as text', async () => {
     expect(await packOne(null)).toMatchObject({ content: { kind: 'text', text: 'null' } });
     expect(await packOne(12)).toMatchObject({ content: { kind: 'text', text: '12' } });
     expect(await packOne([{ b: 1, a: 2 }])).toMatchObject({
@@ -158,7 +158,7 @@ describe('packed arguments', () => {
     expect(await codeOf(packOne('a', rule))).toBe('bad_request');
   });
 
-  test('ignore rules that are no objects', async () => {
+  test('ignore rules that are not objects', async () => {
     const { attachedCardIds } = await pack(
       { a: 1 },
       { handover: handoverOf({ pack_arguments: ['a', null, { arg_key: 'a' }] as never }) },
@@ -194,7 +194,7 @@ describe('packed arguments', () => {
 });
 
 describe('inherited boxes', () => {
-  test('keep their order; the first occurrence of a card stays, across all of them', async () => {
+  test('keep their order, and the first occurrence of a card stays, across all boxes', async () => {
     const one = await boxOf(3);
     const mixed = await packer.createBox({
       projectId: 'default',
@@ -216,7 +216,7 @@ describe('inherited boxes', () => {
     expect((await pack({ boxes: [] })).attachedCardIds).toEqual([]);
   });
 
-  test('that do not exist are not found; what is no id is not found either', async () => {
+  test('that do not exist are not found, and neither is an id that is not valid', async () => {
     const { boxId } = await boxOf(1);
     const before = await count();
     for (const value of [newId<'box'>(), 'no-id', '', 42, [boxId, 42], [boxId, newId<'box'>()]])
@@ -227,13 +227,13 @@ describe('inherited boxes', () => {
     expect(await count()).toEqual(before);
   });
 
-  test('of a wrong type are a bad request, in a list too', async () => {
+  test('of a wrong type are a bad request, also in a list', async () => {
     const { boxId } = await boxOf(1);
     for (const value of [null, true, { id: boxId }, [boxId, null], [[boxId]], [boxId, false]])
       expect(await codeOf(pack({ boxes: value }))).toBe('bad_request');
   });
 
-  test('may be a tape: the cards of all its entries, in order, as they are now', async () => {
+  test('can be a tape: the cards of all its entries, in order, as they are now', async () => {
     const { tapeId } = await agent();
     await h.worker();
     const { turn_id } = (await h.runtime.submit('delegate_async', {
@@ -259,7 +259,7 @@ describe('inherited boxes', () => {
     expect(types).toEqual([{ type: 'task.instruction' }, { type: 'task.instruction' }]);
   });
 
-  test('that inherit themselves are flattened: same cards, same order, segments that point to leaves', async () => {
+  test('that inherit themselves are flattened: the same cards in the same order, with segments that refer to leaves', async () => {
     const [one, two] = [await boxOf(3), await boxOf(2)];
     const withParent = handoverOf({
       pack_arguments: [{ arg_key: 'instruction' }],
@@ -310,7 +310,7 @@ describe('inherited boxes', () => {
     for (const segment of box?.segments ?? []) expect(leaves.has(segment.source)).toBe(true);
   });
 
-  test('of a thousand cards come whole, and only as references', async () => {
+  test('of a thousand cards are complete, and consist only of references', async () => {
     const big = await boxOf(1_000);
     const before = await count();
     const packed = await pack({ boxes: big.boxId });
@@ -326,7 +326,7 @@ describe('inherited boxes', () => {
 });
 
 describe('the right to read', () => {
-  test('is asked of the source agent: own, made, granted, its profile; the operator reads all', async () => {
+  test('is checked for the source agent: its own boxes, boxes it made, granted boxes, its profile; the operator reads all', async () => {
     const me = await agent();
     const other = await agent();
     const mine = await boxOf(1, me.agentId);
@@ -357,7 +357,7 @@ describe('the right to read', () => {
     expect((await as(me.agentId, theirs.boxId)).attachedCardIds).toEqual(theirs.cardIds);
   });
 
-  test('refuses one unreadable box among many, whole', async () => {
+  test('refuses the whole request because of one unreadable box among many', async () => {
     const me = await agent();
     const mine = await boxOf(2, me.agentId);
     const theirs = await boxOf(1);
@@ -368,7 +368,7 @@ describe('the right to read', () => {
     expect(await count()).toEqual(before);
   });
 
-  test('never reaches into another project, trusted or not', async () => {
+  test('never reaches into another project, with or without trust', async () => {
     const { boxId } = await boxOf(1);
     const other = newId<'project'>() as ProjectId;
     const operator = newId<'agent'>();
@@ -419,14 +419,14 @@ describe('grants', () => {
     expect(await reads(me.agentId, boxId)).toBe('box_not_authorized');
   });
 
-  test('to append do not let read', async () => {
+  test('to append do not allow reading', async () => {
     const me = await agent();
     const other = await agent();
     await grant({ boxId: other.tapeId, grantee: me.agentId, mode: 'append' });
     expect(await reads(me.agentId, other.tapeId)).toBe('box_not_authorized');
   });
 
-  test('are given by who may do it itself, and pass on no more than was given', async () => {
+  test('are given by agents that have the right themselves, and pass on no more than they have', async () => {
     const [me, you, she] = [await agent(), await agent(), await agent()];
     const pass = (rest: Partial<Parameters<HandoverPacker['grantBox']>[0]> = {}) =>
       grant({ boxId: she.tapeId, grantee: you.agentId, sourceAgentId: me.agentId, ...rest });
@@ -447,7 +447,7 @@ describe('grants', () => {
     expect(await reads(you.agentId, she.tapeId)).toBe(1);
   });
 
-  test('name what does not exist with its id, and a sealed box cannot be appended to', async () => {
+  test('report an unknown target with its id, and a sealed box cannot get a right to append', async () => {
     const me = await agent();
     const { boxId } = await boxOf(1);
     const before = await count();
@@ -461,7 +461,7 @@ describe('grants', () => {
 });
 
 describe('the parent pointer', () => {
-  test('names the source agent by its id, whatever it was called by', async () => {
+  test('names the source agent by its id, whatever name the caller used', async () => {
     const me = await agent();
     const [{ name } = { name: '' }] = await h.rows<{ name: string }>(
       'select name from boxcar.agents where id = $1',
@@ -513,8 +513,8 @@ describe('the fixed recipe', () => {
   });
 });
 
-describe('many at once', () => {
-  test('are packed all or none', async () => {
+describe('many packings at once', () => {
+  test('succeed all or not at all', async () => {
     const one = await boxOf(1);
     const request = (boxes: unknown): PackRequest => ({
       ...base,
@@ -534,8 +534,8 @@ describe('many at once', () => {
   });
 });
 
-describe('with a transaction of the caller', () => {
-  test('everything joins it: visible inside, gone after a rollback', async () => {
+describe('a packing with a transaction of the caller', () => {
+  test('is part of the transaction: visible inside, and gone after a rollback', async () => {
     const before = await count();
     const client = await h.database.pool.connect();
     try {
@@ -571,7 +571,7 @@ describe('with a transaction of the caller', () => {
     expect(await count()).toEqual(before);
   });
 
-  test('everything stays after a commit', async () => {
+  test('stays after a commit', async () => {
     const client = await h.database.pool.connect();
     try {
       await client.query('begin');
@@ -607,8 +607,8 @@ describe('the number of statements', () => {
   });
 });
 
-describe('boxes made by hand', () => {
-  test('list new cards, then existing ones, each once', async () => {
+describe('a box made by hand', () => {
+  test('lists new cards, then existing cards, each once', async () => {
     const [a, b] = await packer.createCards({
       projectId: 'default',
       authorId: OPERATOR,
@@ -634,7 +634,7 @@ describe('boxes made by hand', () => {
     expect(await codeOf(refused)).toBe('bad_request');
   });
 
-  test('take only cards their maker wrote or may read', async () => {
+  test('takes only cards that its maker wrote or may read', async () => {
     const me = await agent();
     const [{ cardIds }, mine] = [await boxOf(2), await boxOf(1, me.agentId)];
     const make = (ids: readonly string[]) =>

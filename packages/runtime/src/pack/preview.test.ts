@@ -70,7 +70,7 @@ async function refusal(work: Promise<unknown>): Promise<KernelError> {
 const ownTokens = async (): Promise<number> => (await h.runtime.preview(request([]))).kept.estimated_tokens;
 
 describe('a preview', () => {
-  test('shows nothing of the anchor that an inherited tape begins with', async () => {
+  test('shows nothing of the anchor with which an inherited tape begins', async () => {
     const { agent_id: agent } = (await h.runtime.submit('provision_agent', {
       action: 'create',
       profile_name: 'expert',
@@ -88,7 +88,7 @@ describe('a preview', () => {
     expect(shown.filter((words) => /anchor|owner/i.test(words))).toEqual([]);
   });
 
-  test('reports skipped rules and ignored keys; a packing takes the same handover without a word', async () => {
+  test('reports skipped rules and ignored keys, and a packing accepts the same handover', async () => {
     expect((await h.runtime.preview(request([]))).notices).toEqual([]);
     const { handover, ...rest } = request([]);
     const own: PackRequest = {
@@ -114,7 +114,7 @@ describe('a preview', () => {
     expect((await h.runtime.packer.packContext(own)).attachedCardIds).toHaveLength(2);
   });
 
-  test('lists every card in stored order with its rule, its source and what it costs', async () => {
+  test('lists every card in stored order with its rule, its source and its cost', async () => {
     const box = await boxOf(text('one'), text('two', 'my.type'));
     const [one, two] = await cardsOf(box);
     const preview = await h.runtime.preview(request([box, box]), { countTokens });
@@ -156,7 +156,7 @@ describe('a preview', () => {
     expect(preview.kept.size_bytes).toBeGreaterThan(sums?.bytes ?? Number.NaN);
   });
 
-  test('without a tokenizer has the stored estimates alone', async () => {
+  test('without a tokenizer has only the stored estimates', async () => {
     const preview = await h.runtime.preview(request([await boxOf(text('one'))]));
     expect(preview.cards.map((card) => card.tokens)).toEqual([null, null, null, null]);
     expect(preview.kept.tokens).toBeNull();
@@ -165,7 +165,7 @@ describe('a preview', () => {
     expect(preview.prompt.estimated_tokens).toBeGreaterThan(0);
   });
 
-  test('counts for the model of the profile', async () => {
+  test('counts tokens for the model of the profile', async () => {
     const models = new Set<string>();
     await h.runtime.preview(request([]), {
       countTokens: async (_words, name) => {
@@ -176,7 +176,7 @@ describe('a preview', () => {
     expect([...models]).toEqual(['scripted']);
   });
 
-  test('shows the very prompt that a fresh agent is sent, with few steps left too', async () => {
+  test('shows exactly the prompt that a new agent gets, also with few steps left', async () => {
     await h.profile('hasty', [{ calls: [{ tool: 'submit_result', arguments: { result: { a: 1 } } }] }], {
       tools: ['submit_result'],
       limits: { max_steps: 1 },
@@ -225,7 +225,7 @@ describe('a preview', () => {
     }
   });
 
-  test('is byte-equal to the first prompt where result fields bind, whatever the profile lists', async () => {
+  test('is byte-equal to the first prompt where result fields are binding, for any tools of the profile', async () => {
     h.runtime.registerTool({ name: 'finish', description: 'Ends.', input: z.object({}), run: () => ({}) });
     const submit = [{ calls: [{ tool: 'submit_result', arguments: { result: { a: 1 } } }] }];
     const finish = [{ calls: [{ tool: 'finish', arguments: {} }] }, ...submit];
@@ -268,7 +268,7 @@ describe('a preview', () => {
     expect(await rowCounts(h.database.pool)).toEqual(before);
   });
 
-  test('refuses what packing refuses, with the same error', async () => {
+  test('refuses whatever packing refuses, with the same error', async () => {
     const [mine, theirs] = [await boxOf(text('a')), await boxOf(text('b'))];
     const { agent_id } = (await h.runtime.submit('launch_principal', {
       profile_name: 'expert',
@@ -318,7 +318,7 @@ describe('a preview', () => {
     expect((await h.runtime.preview({ ...request([mine]), sourceAgentId: agent_id })).kept.cards).toBe(4);
   });
 
-  test('joins the transaction of the caller', async () => {
+  test('is part of the transaction of the caller', async () => {
     const client = await h.database.pool.connect();
     try {
       await client.query('begin');
@@ -336,7 +336,7 @@ describe('a preview', () => {
     }
   });
 
-  test('takes a constant number of statements, one more when a budget has to choose; so does packing', async () => {
+  test('takes a constant number of statements, and one more when a budget has to choose; so does packing', async () => {
     const small = await boxOf(text('a'));
     const boxes: BoxId[] = [];
     for (let i = 0; i < 20; i++)
@@ -393,7 +393,7 @@ describe('a budget', () => {
   });
 
   test.each(['newest', 'deliverables_only', 'summary', 'mine'])(
-    'cuts the same in a preview and when it counts: %s',
+    'cuts the same cards in a preview and in a packing: %s',
     async (budget_strategy) => {
       const tape = await boxOf(
         text(words(1)),
@@ -432,7 +432,7 @@ describe('a budget', () => {
     },
   );
 
-  test('is passed on: who inherits the box gets what it kept, digest included', async () => {
+  test('is passed on: an heir of the box gets the cards that it kept, including the digest', async () => {
     const box = await boxOf(text(words(1)), text(words(2)), text('short'));
     const spec = request([box], { budget_tokens: (await ownTokens()) + 200, budget_strategy: 'summary' });
     const child = await h.runtime.packer.packContext(spec);
@@ -449,7 +449,7 @@ describe('a budget', () => {
     expect(digest?.metadata).toEqual({ role: 'user', summarizes: (await cardsOf(box)).slice(0, 2) });
   });
 
-  test('that leaves nothing of a box leaves nothing to its heirs', async () => {
+  test('that cuts everything of a box leaves nothing to its heirs', async () => {
     const box = await boxOf(text(words(1)), text(words(2)));
     const spec = request([box], { budget_tokens: await ownTokens(), budget_strategy: 'newest' });
     const child = await h.runtime.packer.packContext(spec);
@@ -462,7 +462,7 @@ describe('a budget', () => {
     expect(heir.attachedCardIds.slice(0, -1)).toEqual(child.attachedCardIds);
   });
 
-  test('of the fixed recipe and of the primitives packs within it, or refuses and leaves nothing', async () => {
+  test('of the fixed recipe and of the primitives is kept, or refuses the packing and leaves nothing', async () => {
     const box = await boxOf(text(words(1)), text('short'));
     const packed = await h.runtime.packer.packContextWithInstruction({
       projectId: 'default',
@@ -500,8 +500,8 @@ describe('a budget', () => {
   });
 });
 
-describe('a strategy of one’s own', () => {
-  test('is known to every packer of its runtime, and to no other', async () => {
+describe('a custom strategy', () => {
+  test('is known to every packer of its runtime, and to no other runtime', async () => {
     h.runtime.registerPackingStrategy('none', ({ candidates }) => ({
       keep: candidates.filter((card) => card.isProtected).map((card) => card.cardId),
     }));
@@ -561,7 +561,7 @@ describe('the limits of a runtime', () => {
     await launch(h.runtime, { context_box_id: box, budget_tokens: 1_000, budget_strategy: 'newest' });
   });
 
-  test('can be lower, and higher', async () => {
+  test('can be lower or higher', async () => {
     const low = limited({ maxCardBytes: 500, maxInstructionBytes: 100, maxContextCards: 3 });
     expect((await refusal(launch(low, { instruction: 'x'.repeat(100) }))).details).toMatchObject({
       limitBytes: 100,

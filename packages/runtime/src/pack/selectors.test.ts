@@ -107,7 +107,7 @@ const rowOf = async (turnId: string) =>
   )[0];
 
 describe('a turn with a selector', () => {
-  test('is asked with what the selector makes, and explain shows these bytes for every step', async () => {
+  test('is sent the prompt that the selector makes, and explain shows these bytes for every step', async () => {
     const { turnId, result, requests } = await run(await agent(), { selector: 'newest' });
     expect(result.status).toBe('success');
     expect(requests.length).toBe(3);
@@ -138,7 +138,7 @@ describe('a turn with a selector', () => {
     });
   });
 
-  test('that returns the messages of all entries is asked as a turn without one', async () => {
+  test('that returns the messages of all entries is sent the same prompt as a turn without a selector', async () => {
     const plain = await run(await agent());
     const selected = await run(await agent(), { selector: 'whole' });
     expect(selected.requests.map(sentBy)).toEqual(plain.requests.map(sentBy));
@@ -149,7 +149,7 @@ describe('a turn with a selector', () => {
     }
   });
 
-  test('keeps the version of its first step while a newer one is registered', async () => {
+  test('keeps the version of its first step when a newer version is registered', async () => {
     const { runtime } = stage.h;
     runtime.registerSelector('moving', {
       version: '1',
@@ -170,7 +170,7 @@ describe('a turn with a selector', () => {
     expect((await explained(second.turnId, 3)).messages[1]?.content).toBe('second version');
   });
 
-  test('is given the entries from where its view begins: the last anchor, or from', async () => {
+  test('gets the entries from the beginning of its view: the last anchor, or the given position', async () => {
     const name = await agent();
     const seen: (readonly SelectorEntry[])[] = [];
     stage.h.runtime.registerSelector('seeing', {
@@ -201,8 +201,8 @@ describe('a turn with a selector', () => {
   });
 });
 
-describe('what chooses it', () => {
-  test('a profile, unless the submission has a view of its own; a task of a batch; a session', async () => {
+describe('the choice of a selector', () => {
+  test('can be made by a profile unless the submission has a view of its own, by a task of a batch, and by a session', async () => {
     const name = await agent({ view: { selector: 'newest' } });
     expect(await rowOf((await run(name)).turnId)).toMatchObject({ selector: 'newest' });
     expect(await rowOf((await run(name, 'last_anchor')).turnId)).toMatchObject({ selector: null });
@@ -226,7 +226,7 @@ describe('what chooses it', () => {
     });
   });
 
-  test('a clone is packed from what its source would see without the selector', async () => {
+  test('does not affect a clone, which is packed from the view of its source without the selector', async () => {
     const source = await agent();
     await run(source, { selector: 'newest' });
     const { turnId, requests } = await run(source, undefined, 'clone');
@@ -235,7 +235,7 @@ describe('what chooses it', () => {
     expect(JSON.stringify(requests[0]?.body)).not.toContain('[only the newest]');
   });
 
-  test('a profile that names one that nothing here has is a finding; preview shows what the selector makes', async () => {
+  test('of an unknown selector by a profile is a finding; preview shows the prompt of a known selector', async () => {
     const apply = (selector: string) =>
       stage.h.runtime.applyProfile({ name: 'finds', instructions: '', model: MODEL, view: { selector } });
     expect((await apply('newset')).findings).toEqual([
@@ -326,7 +326,7 @@ describe('a selector that cannot be used fails the turn, and says why', () => {
     expect(requests.length).toBe(name === 'open' ? 1 : 0);
   });
 
-  test('one that keeps what a provider attached to an answer that it changes', async () => {
+  test('it keeps attached data of an answer that it changes', async () => {
     const { selectView } = await import('@boxcar/kernel');
     const provider = { model: MODEL, parts: [] } as never;
     const message: Message = { role: 'assistant', content: 'said', provider };
@@ -343,7 +343,7 @@ describe('a selector that cannot be used fails the turn, and says why', () => {
     );
   });
 
-  test('cannot change what the next step is made of: it gets copies', async () => {
+  test('a selector cannot change the input of the next step: it gets copies', async () => {
     const seen: string[] = [];
     const wild: Select = (entries) => {
       const own = entries.filter(({ place }) => place === 'context');
@@ -361,7 +361,7 @@ describe('a selector that cannot be used fails the turn, and says why', () => {
     await explained(turnId, 3);
   });
 
-  test('and what does not fit is not compacted', async () => {
+  test('and a prompt of a selector that does not fit is not compacted', async () => {
     stage.h.runtime.registerSelector('long', {
       version: 1,
       select: () => [say('x '.repeat(40_000))],
@@ -384,7 +384,7 @@ describe('a selector that cannot be used fails the turn, and says why', () => {
   });
 });
 
-test('a process without the selector, or without its version, says that the prompt cannot be rebuilt', async () => {
+test('a process without the selector, or without its version, reports that the prompt cannot be rebuilt', async () => {
   const { turnId } = await run(await agent(), { selector: 'newest' });
   const others = new Selectors();
   const look = async () =>
@@ -416,7 +416,7 @@ test('a process without the selector, or without its version, says that the prom
   expect(plain.explain()).toMatchObject({ findings: [{ code: 'selector_unknown' }] });
 });
 
-test('names, versions and functions are checked, and a version is one function', () => {
+test('names, versions and functions of selectors are checked, and a version has only one function', () => {
   const selectors = new Selectors();
   selectors.add('a', { version: 1, select: whole });
   selectors.add('a', { version: '1', select: whole });

@@ -22,7 +22,7 @@ const codeOf = (work: Promise<unknown>): Promise<unknown> =>
     (error: unknown) => (error instanceof KernelError ? error.code : error),
   );
 
-test('the list has the current version of each profile with its agents, by name, narrowed by a tag', async () => {
+test('the list has the current version of each profile with its agents, by name, filtered by a tag', async () => {
   for (const profile_version of [1, 2, 2]) await create({ profile_name: 'b', profile_version });
   const list = await h.runtime.listProfiles();
   expect(list).toMatchObject([
@@ -35,7 +35,7 @@ test('the list has the current version of each profile with its agents, by name,
   expect(await h.runtime.listProfiles({ tag: 'x' })).toEqual([]);
 });
 
-test('any version is there as it was stored, and can be applied again', async () => {
+test('every version is kept as it was stored, and can be applied again', async () => {
   const first = await h.runtime.getProfile('b', { version: 1 });
   expect(first).toMatchObject({
     name: 'b',
@@ -56,7 +56,7 @@ test('any version is there as it was stored, and can be applied again', async ()
   expect(await h.runtime.findProfileVersions([])).toEqual([]);
 });
 
-test('what does not exist is not found, in this project; a version is a whole number from 1', async () => {
+test('an unknown profile or version is not found in this project; a version is a whole number from 1', async () => {
   const [project, operator] = [newId(), newId()];
   await h.rows(
     `insert into boxcar.projects (id, name, operator_agent_id, bootstrap_card_id)
@@ -73,7 +73,7 @@ test('what does not exist is not found, in this project; a version is a whole nu
   expect(await codeOf(h.runtime.getProfile(''))).toBe('bad_request');
 });
 
-test('lists and looks cost two statements, however many profiles and agents there are', async () => {
+test('lists and single reads take two statements for any number of profiles and agents', async () => {
   const cost = async (work: () => Promise<unknown>) => (await statementsOf(h.database, work)).length;
   for (let n = 0; n < 10; n++) await h.profile(`many-${n}`, [{ say: 'x' }]);
   const names = Array.from({ length: 10 }, (_, n) => ({ name: `many-${n}` }));
@@ -82,7 +82,7 @@ test('lists and looks cost two statements, however many profiles and agents ther
   expect(await cost(() => h.runtime.findProfileVersions(names))).toBe(2);
 });
 
-describe('several profiles at once', () => {
+describe('several profiles that are applied together', () => {
   const named = (name: string, rest: object = {}) => ({
     name,
     instructions: 'x',
@@ -91,7 +91,7 @@ describe('several profiles at once', () => {
     ...rest,
   });
 
-  test('cost as many statements as one, and each gets a version of its own', async () => {
+  test('take as many statements as one, and each gets a version of its own', async () => {
     const many = Array.from({ length: 30 }, (_, n) => named(`lot-${String(n).padStart(2, '0')}`));
     const first = await statementsOf(h.database, () => h.runtime.applyProfiles(many.slice(0, 1)));
     const rest = await statementsOf(h.database, () => h.runtime.applyProfiles(many));
@@ -109,7 +109,7 @@ describe('several profiles at once', () => {
     expect(await h.runtime.applyProfiles([])).toEqual([]);
   });
 
-  test('the one that is wrong is named, and none is applied', async () => {
+  test('are refused together when one is invalid, and that profile is named', async () => {
     const before = await h.runtime.listProfiles();
     const error = await h.runtime
       .applyProfiles([named('fine'), named('wrong', { limits: { max_steps: 0 } })])
@@ -125,7 +125,7 @@ describe('several profiles at once', () => {
     expect(await h.runtime.listProfiles()).toEqual(before);
   });
 
-  test('two that apply the same profiles in another order both do, one after the other', async () => {
+  test('by two processes in different order are all applied, one process after the other', async () => {
     const sets = [1, 2].map((n) =>
       Array.from({ length: 8 }, (_, i) => named(`race-${i}`, { instructions: `${n}` })),
     );

@@ -69,7 +69,7 @@ test('a project is made once by its name, with an operator and tapes of its own'
   void worker;
 });
 
-test('names that no one could tell from an id, and limits that do not fit, are refused', async () => {
+test('names that could be taken for an id, and invalid limits, are refused', async () => {
   for (const options of [
     { name: '' },
     { name: ' ' },
@@ -82,7 +82,7 @@ test('names that no one could tell from an id, and limits that do not fit, are r
     await expect(h.runtime.createProject(options as never)).rejects.toMatchObject({ code: 'bad_request' });
 });
 
-test('an archived project refuses what would start work, and lets what runs come to its end', async () => {
+test('an archived project refuses new work, and lets running work end', async () => {
   await h.runtime.createProject({ name: 'old' });
   await echo('old', { name: 'child' });
   const ask = { tool: 'ask_expert', arguments: { expert_profile: 'child', question: 'And?' } };
@@ -119,7 +119,7 @@ test('an archived project refuses what would start work, and lets what runs come
   void worker;
 });
 
-test('what a program without types gives is refused, and archives nothing', async () => {
+test('arguments of a wrong type from an untyped program are refused, and nothing is archived', async () => {
   const archive = (...args: readonly unknown[]) =>
     (h.runtime.archiveProject as (...given: readonly unknown[]) => Promise<unknown>).apply(h.runtime, [
       ...args,
@@ -138,7 +138,7 @@ test('what a program without types gives is refused, and archives nothing', asyn
   expect(await h.runtime.getProject('default')).toMatchObject({ archived_at: null });
 });
 
-test('a submission that was looked up before its project was archived is refused where it is written', async () => {
+test('a submission that was looked up before its project was archived is refused by its write', async () => {
   await h.runtime.createProject({ name: 'race' });
   await echo('race');
   h.runtime.registerHandler('slow', {

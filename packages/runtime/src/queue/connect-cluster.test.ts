@@ -29,39 +29,36 @@ describe.runIf(hasRedisCluster())('a connection to a cluster', () => {
   test.each([
     ['of a worker', false],
     ['on which a worker waits for jobs', true],
-  ])(
-    '%s that is opened again while a master is lost is open once the master is back',
-    async (_whose, isWaits) => {
-      const { cluster } = backend;
-      if (cluster === undefined) throw new Error('the queues are not on a cluster');
-      const connector = openConnector();
-      const { connection } = connector.worker();
-      const client = isWaits ? connection.duplicate() : connection;
-      try {
-        await waitFor(() => client.status === 'ready', { message: 'the client is ready' });
-        const node = await cluster.ownerOf('{any}:key');
-        await node.stop();
-        await cluster.untilWhole(false);
-        await disconnect(client);
+  ])('%s that reconnects while a master is lost is open once the master is back', async (_whose, isWaits) => {
+    const { cluster } = backend;
+    if (cluster === undefined) throw new Error('the queues are not on a cluster');
+    const connector = openConnector();
+    const { connection } = connector.worker();
+    const client = isWaits ? connection.duplicate() : connection;
+    try {
+      await waitFor(() => client.status === 'ready', { message: 'the client is ready' });
+      const node = await cluster.ownerOf('{any}:key');
+      await node.stop();
+      await cluster.untilWhole(false);
+      await disconnect(client);
 
-        let checks = 0;
-        client.on('reconnecting', () => {
-          checks += 1;
-        });
-        const connecting = client.connect();
-        await waitFor(() => checks > 0, { message: 'the client has found that a master is lost' });
-        await node.start();
-        await cluster.untilWhole(true);
-        await connecting;
-        expect(client.status).toBe('ready');
-        expect(await client.set('{any}:key', 'value')).toBe('OK');
-      } finally {
-        await connector.close();
-      }
-    },
-  );
+      let checks = 0;
+      client.on('reconnecting', () => {
+        checks += 1;
+      });
+      const connecting = client.connect();
+      await waitFor(() => checks > 0, { message: 'the client has found that a master is lost' });
+      await node.start();
+      await cluster.untilWhole(true);
+      await connecting;
+      expect(client.status).toBe('ready');
+      expect(await client.set('{any}:key', 'value')).toBe('OK');
+    } finally {
+      await connector.close();
+    }
+  });
 
-  test.each(['is opened again', 'waits before its next attempt'])(
+  test.each(['reconnects', 'waits before its next attempt'])(
     'that is closed while it %s reports so',
     async (when) => {
       const { cluster } = backend;

@@ -144,7 +144,7 @@ describe.each(['in process', ...queuePlaces()] as const)('a doorbell on %s', (ki
     expect(listener.heard).toEqual([ring, next, last].map(keyOf));
   });
 
-  test('brings rings to the listeners of their target only', async () => {
+  test('delivers rings only to listeners of their target', async () => {
     await using opened = await openOn(kind);
     const { doorbell } = opened;
     const [common, special] = [newRing(), newRing('gpu')];
@@ -157,7 +157,7 @@ describe.each(['in process', ...queuePlaces()] as const)('a doorbell on %s', (ki
     expect([pool.heard, gpu.heard]).toEqual([[keyOf(common)], [keyOf(special)]]);
   });
 
-  test('has no more rings in hand than the concurrency allows', async () => {
+  test('delivers no more rings at once than the concurrency allows', async () => {
     await using opened = await openOn(kind);
     const { doorbell } = opened;
     const rings = Array.from({ length: 12 }, () => newRing());
@@ -178,7 +178,7 @@ describe.each(['in process', ...queuePlaces()] as const)('a doorbell on %s', (ki
     expect(new Set(listener.heard).size).toBe(rings.length);
   });
 
-  test('calls lost what stands nowhere, and nothing else', async () => {
+  test('reports a ring as lost only when neither a queue nor a listener has it', async () => {
     await using opened = await openOn(kind);
     const { doorbell } = opened;
     const [answered, active, waiting, never] = [newRing(), newRing(), newRing(), newRing()];
@@ -202,7 +202,7 @@ describe.each(['in process', ...queuePlaces()] as const)('a doorbell on %s', (ki
     });
   });
 
-  test('goes on after a handler has thrown, and reports what it threw', async () => {
+  test('continues after a handler has thrown, and reports the error', async () => {
     await using opened = await openOn(kind);
     const { doorbell } = opened;
     const [bad, good] = [newRing(), newRing()];
@@ -319,7 +319,7 @@ describe.each(['in process', ...queuePlaces()] as const)('a doorbell on %s', (ki
     expect(listener.heard).toEqual(rings.map(keyOf));
   });
 
-  test('stops delivery when a subscription is closed, which waits for the ring in hand', async () => {
+  test('stops delivery when a subscription is closed, and the close waits for the ring in progress', async () => {
     await using opened = await openOn(kind);
     const { doorbell } = opened;
     const [held, later] = [newRing(), newRing()];
@@ -347,7 +347,7 @@ describe.each(['in process', ...queuePlaces()] as const)('a doorbell on %s', (ki
 describe.each(['in process', ...queueBackends()] as const)(
   'a doorbell on %s that is asked for lost rings',
   (kind) => {
-    test('calls a ring lost that a listener holds for longer than it may', async () => {
+    test('reports a ring as lost when a listener holds it longer than allowed', async () => {
       await using opened = await openOn(kind);
       const { doorbell } = opened;
       const [held, waiting] = [newRing(), newRing()];
@@ -364,8 +364,8 @@ describe.each(['in process', ...queueBackends()] as const)(
   },
 );
 
-describe.each(queueBackends())('the doorbell on %s', (kind) => {
-  test('calls a ring lost whose job was removed, or swallowed by a finished job of that id', async () => {
+describe.each(queueBackends())('the BullMQ doorbell on %s', (kind) => {
+  test('reports a ring as lost when its job was removed, or is hidden by a finished job with the same id', async () => {
     await using opened = await openOn(kind);
     const { doorbell, backend } = opened;
     const queue = backend?.queue('boxcar-turns');
@@ -397,7 +397,7 @@ describe.each(queueBackends())('the doorbell on %s', (kind) => {
     expect(await doorbell.findLost(everything)).toEqual([removed, swallowed]);
   });
 
-  test('brings a ring again that was in the hands of a process that died', async () => {
+  test('delivers a ring again that was held by a process that died', async () => {
     await using opened = await openOn(kind);
     const { doorbell, backend } = opened;
     const ring = newRing();
@@ -446,7 +446,7 @@ describe.each(queueBackends())('the doorbell on %s', (kind) => {
     await doorbell.close();
   });
 
-  test('leaves jobs alone that are no rings', async () => {
+  test('does not touch jobs that are not rings', async () => {
     await using opened = await openOn(kind);
     const { doorbell, backend } = opened;
     const queue = backend?.queue('boxcar-turns');
@@ -462,7 +462,7 @@ describe.each(queueBackends())('the doorbell on %s', (kind) => {
     expect(await queue?.getFailedCount()).toBe(0);
   });
 
-  test('wakes delayed jobs at the queue door and names those that are gone', async () => {
+  test('wakes delayed jobs at the queue door, and names jobs that no longer exist', async () => {
     await using opened = await openOn(kind);
     const { doorbell, backend } = opened;
     const queue = backend?.queue(PRIMITIVES_QUEUE);
@@ -528,7 +528,7 @@ describe.each(queueBackends())('the doorbell on %s', (kind) => {
   });
 
   test.each(['cut off', 'stalled'])(
-    'rings back in time and cannot tell what is lost when it is %s',
+    'returns from ring in time, and cannot report lost rings, when the queue is %s',
     async (fault) => {
       await using backend = await testBackend(kind);
       await using proxy = await tcpProxy(backend.connection.url);
@@ -557,7 +557,7 @@ describe.each(queueBackends())('the doorbell on %s', (kind) => {
     },
   );
 
-  test('hears and rings once the server is there, when it was away at the start', async () => {
+  test('listens and rings once the server is available, when it was away at the start', async () => {
     await using backend = await testBackend(kind);
     await using proxy = await tcpProxy(backend.connection.url);
     await proxy.cut();
@@ -578,7 +578,7 @@ describe.each(queueBackends())('the doorbell on %s', (kind) => {
     await doorbell.close();
   });
 
-  test('closes in time when the server is away, with a ring in hand', async () => {
+  test('closes in time when the server is away, with a ring in progress', async () => {
     await using backend = await testBackend(kind);
     await using proxy = await tcpProxy(backend.connection.url);
     const doorbell = openBullMq({ ...backend.connection, url: proxy.url });

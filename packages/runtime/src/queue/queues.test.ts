@@ -4,7 +4,7 @@ import { describe, expect, onTestFinished, test, vi } from 'vitest';
 import { testBackend } from '../testing/queue-backend.js';
 import { migrateQueues, openQueues } from './queues.js';
 
-test('a migration of the queues that loses its connection says so, and ends no process', async () => {
+test('a migration of the queues that loses its connection reports an error, and does not end the process', async () => {
   await using database = await testDatabase();
   await using proxy = await tcpProxy(database.url);
   const blocker = await database.pool.connect();
@@ -62,7 +62,7 @@ describe('the workers of a process whose queues live in Postgres', () => {
     await last.close();
   });
 
-  test('leave connections for the queues, however many they are', async () => {
+  test('leave connections for the queues, for any number of workers', async () => {
     await using place = await onPostgres();
     const names = Array.from({ length: 12 }, (_, n) => `q${n}`);
     const workers = names.map(place.work);
@@ -168,7 +168,7 @@ describe.runIf(queueBackends().includes('redis'))('a silent Redis connection is 
     }
   });
 
-  test('for a worker: the job in progress ends, and the next is taken', async () => {
+  test('for a worker: the job in progress ends, and the next job is taken', async () => {
     await using redis = await testRedis();
     await using proxy = await tcpProxy(redis.url);
     const near = openQueues({ kind: 'redis', url: redis.url });
@@ -211,7 +211,7 @@ describe.runIf(queueBackends().includes('redis'))('a silent Redis connection is 
     }
   });
 
-  test('for a worker, silent from its start', async () => {
+  test('for a worker whose connection is silent from its start', async () => {
     await using redis = await testRedis();
     await using proxy = await tcpProxy(redis.url);
     let silent = 0;

@@ -5,7 +5,7 @@ const ids = (...names: string[]): ReadonlySet<string> => new Set(names);
 /** A check of the rings a and b. */
 const check = (...names: string[]) => ({ asked: ids('a', 'b'), taken: ids(...names) });
 
-test('a ring is overdue when every check for that long has found it with a listener', () => {
+test('a ring is overdue when every check during the limit has found it with a listener', () => {
   const rings = new TakenRings();
   expect(rings.record(check('a'), 5_000, 1_000)).toEqual(ids());
   expect(rings.record(check('a', 'b'), 5_000, 4_000)).toEqual(ids());
@@ -13,7 +13,7 @@ test('a ring is overdue when every check for that long has found it with a liste
   expect(rings.record(check('a', 'b'), 5_000, 9_000)).toEqual(ids('a', 'b'));
 });
 
-test('a ring that a check does not find with a listener counts from when it is taken next', () => {
+test('a ring that one check does not find with a listener is counted from the next check that finds it', () => {
   const rings = new TakenRings();
   rings.record(check('a'), 5_000, 1_000);
   rings.record(check(), 5_000, 3_000);
@@ -21,7 +21,7 @@ test('a ring that a check does not find with a listener counts from when it is t
   expect(rings.record(check('a'), 5_000, 12_000)).toEqual(ids('a'));
 });
 
-test('a ring is not forgotten by checks of other rings, until none has asked about it for long', () => {
+test('checks of other rings do not forget a ring until no check has asked about it for a long time', () => {
   const rings = new TakenRings();
   const others = { asked: ids('c'), taken: ids() };
   rings.record(check('a'), 5_000, 1_000);

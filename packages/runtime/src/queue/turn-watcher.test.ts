@@ -33,7 +33,7 @@ const codeOf = (work: Promise<unknown>): Promise<unknown> =>
     (error: unknown) => (error instanceof KernelError ? error.code : error),
   );
 
-test('a turn is found in its own project only, by the id or the name of it', async () => {
+test('a turn is found only in its own project, by the project’s id or name', async () => {
   const { turn_id } = (await h.runtime.submit('launch_principal', launch, {
     projectId: 'elsewhere',
   })) as { turn_id: string };
@@ -53,13 +53,13 @@ test('a turn is found in its own project only, by the id or the name of it', asy
   expect(await codeOf(h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 }))).toBe('not_found');
 });
 
-test('a submission that waits finds its turn in whatever project it was made', async () => {
+test('a submission that waits finds its turn in the project in which it was made', async () => {
   expect(
     await h.runtime.submit('launch_principal', { ...launch, wait: true }, { projectId: 'elsewhere' }),
   ).toMatchObject({ status: 'success', result: 'done' });
 });
 
-test('a listening connection that falls silent is replaced during a wait', async () => {
+test('a listening connection that falls silent during a wait is replaced', async () => {
   await using proxy = await tcpProxy(h.database.url);
   const events: string[] = [];
   const watcher = new TurnWatcher({
@@ -100,7 +100,7 @@ test('a listening connection that falls silent is replaced during a wait', async
   expect(await ended).toMatchObject({ code: 'internal_error' });
 });
 
-describe('the end of what this process has submitted', () => {
+describe('the end of a turn that this process has submitted', () => {
   let watcher: TurnWatcher;
   // Without polls each read has a cause.
   beforeAll(async () => {
@@ -135,7 +135,7 @@ describe('the end of what this process has submitted', () => {
     return seen.filter((text) => text.includes('turns.turn_ends')).length;
   }
 
-  test('is waited for without a read before it', async () => {
+  test('is waited for without a read before the wait', async () => {
     const id = newId<'turn'>();
     expect(await readsDuring(watcher, () => waitFrom(watcher, id))).toBe(2);
     watcher.expect([id], [project]);
@@ -158,7 +158,7 @@ describe('the end of what this process has submitted', () => {
     expect(await waitFrom(watcher, id)).toBe('not_found');
   });
 
-  test('is read when the connection that listens was lost meanwhile', async () => {
+  test('is read when the listening connection was lost meanwhile', async () => {
     const id = newId<'turn'>();
     watcher.expect([id], [project]);
     await h.rows(
@@ -169,7 +169,7 @@ describe('the end of what this process has submitted', () => {
     await listen(watcher);
   });
 
-  describe('and was foretold here', () => {
+  describe('and was announced in this process', () => {
     const endOf = (turn_id: TurnId): TurnEnd => ({
       project_id: projectId,
       turn_id,
@@ -186,7 +186,7 @@ describe('the end of what this process has submitted', () => {
     const wait = (id: TurnId): Promise<unknown> =>
       watcher.wait(id, { project, timeoutMs: 60_000 }).catch((error: KernelError) => error.code);
 
-    test('is told without a read once it is committed, and only then', async () => {
+    test('is returned without a read, only after its commit', async () => {
       // The reads after the lost connection of an earlier test end before this read does.
       await waitFrom(watcher, newId());
       const id = newId<'turn'>();
@@ -203,7 +203,7 @@ describe('the end of what this process has submitted', () => {
       expect(await waiting).toMatchObject({ status: 'success', content: { text: 'done' } });
     });
 
-    test('is read when another process has announced it, when it was taken back, and when the turn was not expected', async () => {
+    test('is read when another process announced it, when the announcement was withdrawn, and when the turn was not expected', async () => {
       const [announced, taken, unexpected] = [newId<'turn'>(), newId<'turn'>(), newId<'turn'>()];
       watcher.expect([announced, taken], [project]);
       const waits = [announced, taken].map(wait);

@@ -14,8 +14,8 @@ beforeAll(async () => {
 });
 afterAll(() => meter[Symbol.asyncDispose]());
 
-describe('the meter', () => {
-  test('counts rows, commits that flush, and statements that share a round trip', async () => {
+describe('the cost meter', () => {
+  test('counts rows, flushing commits, and statements that share a round trip', async () => {
     const pool = createPool({ connectionString: meter.url, max: 1 });
     const client = await pool.connect();
     try {
@@ -51,7 +51,7 @@ describe('the meter', () => {
   });
 });
 
-describe('an operation', () => {
+describe('a measured operation', () => {
   let costs: Readonly<Record<string, Cost>>;
   let labels: (name: string) => string;
   beforeAll(async () => {
@@ -61,7 +61,7 @@ describe('an operation', () => {
     labels = (name) => `${name}: ${stage.labelsOf(name).join(', ')}`;
   });
 
-  test('costs what it is expected to', () => {
+  test('has the expected costs', () => {
     const { [`fork of ${FORKS[1]}`]: _larger, ...found } = costs;
     const lines = differences(found, EXPECTED);
     const changed = [...new Set(lines.map((line) => line.split(': ')[0] ?? ''))];
@@ -78,7 +78,7 @@ describe('an operation', () => {
       );
   });
 
-  test('takes the same statements for a fork of any size, and rows by its children', () => {
+  test('takes the same statements for a fork of any size, and rows in proportion to its children', () => {
     const [small, large] = FORKS.map((children) => costs[`fork of ${children}`]);
     expect(large).toMatchObject({ statements: small?.statements, commits: small?.commits });
     expect(large?.rows.turns).toBe(small?.rows.turns?.replace(`+${FORKS[0]}`, `+${FORKS[1]}`));
@@ -91,7 +91,7 @@ describe('docs/reference/rows.md', () => {
     ([, operation, table, change]) => `${operation} | ${table} | ${change}`,
   );
 
-  test('has a reason for each row that an operation writes', () => {
+  test('gives a reason for each row that an operation writes', () => {
     const written = Object.entries(EXPECTED)
       .filter(([name]) => !(name in SAME_ROWS))
       .flatMap(([name, { rows }]) =>
@@ -100,7 +100,7 @@ describe('docs/reference/rows.md', () => {
     expect([...told].sort()).toEqual(written.sort());
   });
 
-  test.each(Object.entries(SAME_ROWS))('need not list %s, which writes the rows of %j', (name, parts) => {
+  test.each(Object.entries(SAME_ROWS))('can leave out %s, which writes the rows of %j', (name, parts) => {
     expect(EXPECTED[name]?.rows).toEqual(sumRows(parts.map((part) => EXPECTED[part]?.rows ?? {})));
   });
 });

@@ -62,22 +62,25 @@ const WORDS: readonly JsonValue[] = [
   null,
 ];
 
-test.each(WORDS)('checks ignore an answer of %j, but not the record of what it made', async (answer) => {
-  await using _worker = await h.worker();
-  answering(answer);
-  expect(await h.runtime.submit('answering', {})).toEqual(answer);
-  const [{ turnId }] = made as readonly [TurnRef];
-  await h.runtime.waitForTurn(turnId);
-  await checkInvariants(h.database.pool);
-  await h.rows("update boxcar.operations set made = array_append(made, $1) where primitive = 'answering'", [
-    newId(),
-  ]);
-  await expect(checkInvariants(h.database.pool)).rejects.toThrow(/operation-names-turn: .* does not exist/);
-  await h.rows("update boxcar.operations set made = '{}' where primitive = 'answering'");
-  await expect(checkInvariants(h.database.pool)).rejects.toThrow(
-    `operation-names-turn: the record of an accepted submission names only rows that exist, and each turn belongs to one request: ${turnId} was asked for by 0 requests`,
-  );
-});
+test.each(WORDS)(
+  'checks ignore an answer of %j, but do not ignore the record of the turns that it made',
+  async (answer) => {
+    await using _worker = await h.worker();
+    answering(answer);
+    expect(await h.runtime.submit('answering', {})).toEqual(answer);
+    const [{ turnId }] = made as readonly [TurnRef];
+    await h.runtime.waitForTurn(turnId);
+    await checkInvariants(h.database.pool);
+    await h.rows("update boxcar.operations set made = array_append(made, $1) where primitive = 'answering'", [
+      newId(),
+    ]);
+    await expect(checkInvariants(h.database.pool)).rejects.toThrow(/operation-names-turn: .* does not exist/);
+    await h.rows("update boxcar.operations set made = '{}' where primitive = 'answering'");
+    await expect(checkInvariants(h.database.pool)).rejects.toThrow(
+      `operation-names-turn: the record of an accepted submission names only rows that exist, and each turn belongs to one request: ${turnId} was asked for by 0 requests`,
+    );
+  },
+);
 
 test('every turn of a submission is recorded, joined or alone, and is purged with its operation', async () => {
   await using _worker = await h.worker();
@@ -122,7 +125,7 @@ test('an operation keeps the record of its other turns when some of its turns ar
   await checkInvariants(h.database.pool);
 });
 
-test('operations of older builds, without a record, are checked by their time and purged by their answer', async () => {
+test('operations of older builds, which have no record, are checked by their time and purged by their answer', async () => {
   await using _worker = await h.worker();
   const before = await rowCounts(h.database.pool);
   const { turn_id: turnId } = (await h.runtime.submit('launch_principal', {

@@ -112,7 +112,7 @@ describe('a turn that ends while it waits', () => {
     ],
   ];
   test.each(ends)(
-    '%s ends the turns that only it waits for, with everything below them, and nothing else',
+    '%s ends the turns that only it waits for, with all turns below them, and no others',
     async (_how, strike, status) => {
       const [chief, turns] = await waiting('chief', 3);
       const free = turns.find((turn) => !turn.is_awaited);
@@ -213,7 +213,7 @@ describe('a turn that ends while it waits', () => {
   });
 });
 
-describe('a turn that would end while calls of its step wait', () => {
+describe('a turn that would end while calls of its step are open', () => {
   const openCalls = () =>
     h.rows(
       "select k.id from boxcar.tool_calls k join boxcar.turns t on t.id = k.turn_id where k.status = 'pending' and t.ended_at is not null",
@@ -227,7 +227,7 @@ describe('a turn that would end while calls of its step wait', () => {
       { message: 'what it waited for has ended' },
     );
 
-  test('is refused, and the calls go on; its end from outside ends the turns that only it waits for', async () => {
+  test('is refused, and the calls continue; its end from outside ends the turns that only it waits for', async () => {
     const [turnId, turns] = await waiting('finisher', 4);
     expect(turns.filter((turn) => turn.parent_turn_id === turnId)).toHaveLength(3);
     expect(turns).toMatchObject(turns.map(() => ({ ended_at: null })));
@@ -242,7 +242,7 @@ describe('a turn that would end while calls of its step wait', () => {
     await checkInvariants(h.database.pool, { isSettled: false });
   });
 
-  test('leaves none of them when it ends because it has lost too many workers', async () => {
+  test('leaves none of these turns open when it ends because it has lost too many workers', async () => {
     const [asker] = await waiting('asker', 1);
     const [row] = await h.rows<{ epoch: number }>(
       `update boxcar.turns set status = 'dispatched', epoch = epoch + 1, dispatched_at = now(), losses = 10 where id = $1 returning epoch`,

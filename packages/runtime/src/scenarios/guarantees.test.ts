@@ -79,7 +79,7 @@ test('the prompt of every step begins with the system prompt and the instruction
   expect(later.join('\n')).not.toContain('parent_agent_id');
 });
 
-test('an agent in the midst of a call can be cloned and can ask with its history: the open call is no part of either', async () => {
+test('an agent with an open call can be cloned and can ask with its history: the open call is part of neither', async () => {
   await h.profile('expert', [{ say: 'forty-two' }], { worker_target: 'later' });
   await h.profile(
     'asker',
@@ -121,7 +121,7 @@ test('an agent in the midst of a call can be cloned and can ask with its history
   }
 });
 
-test('call ids of a provider that repeats them are not keys: each call runs, in this turn and in the next', async () => {
+test('call ids that a provider repeats are not keys: each call runs, in this turn and in the next', async () => {
   const runs: string[] = [];
   registerNote(runs);
   const script = [
@@ -137,7 +137,7 @@ test('call ids of a provider that repeats them are not keys: each call runs, in 
   expect(new Set(runs).size).toBe(6);
 });
 
-test('a child that ends before its parent has suspended costs no wait: the parent goes on by its end alone', async () => {
+test('a child that ends before its parent has suspended costs no wait: the parent continues by its own commit', async () => {
   let release = (): void => undefined;
   const held = new Promise<void>((settle) => {
     release = settle;
@@ -179,7 +179,7 @@ test('a child that ends before its parent has suspended costs no wait: the paren
   expect(await end(parent)).toMatchObject({ status: 'success', result: 'both' });
 });
 
-test('a submission that comes twice, also at once, spawns once and is answered alike', async () => {
+test('a submission that arrives twice, also at once, spawns once and gets the same answer', async () => {
   await h.profile('quick', [{ say: 'quick' }]);
   await h.worker();
   const args = { profile_name: 'quick', instruction: 'once' };
@@ -191,7 +191,7 @@ test('a submission that comes twice, also at once, spawns once and is answered a
   await end(answers[0] as unknown as Receipt);
 });
 
-test('who was given no box inherits none, and an id that looks trusted opens nothing', async () => {
+test('an agent without a box inherits no box, and an id that looks trusted gives access to nothing', async () => {
   await h.profile('quick', [{ say: 'secret' }]);
   await h.worker();
   const secret = await launch('quick');
@@ -217,7 +217,7 @@ test('who was given no box inherits none, and an id that looks trusted opens not
   expect(await h.rows('select count(*)::int as n from boxcar.turns')).toEqual([{ n: 2 }]);
 });
 
-test('a parent may pass a finished child’s output on', async () => {
+test('a parent may pass on the output of a finished child', async () => {
   await h.profile('quick', [{ say: 'the finding' }]);
   await h.profile('reader', [{ expect: { contains: 'the finding' }, say: 'read' }]);
   const call = (profile_name: string, context?: string) => ({
@@ -242,7 +242,7 @@ test('a parent may pass a finished child’s output on', async () => {
   expect(await end(await launch('parent'))).toMatchObject({ status: 'success', result: 'read' });
 });
 
-test('agents outlive a new version of their profile: reused with the old one, and cloned', async () => {
+test('agents outlive a new version of their profile: they are reused with the old version, and cloned', async () => {
   await h.profile('quick', [{ say: 'first version' }]);
   await h.worker();
   const first = await launch('quick');
@@ -258,7 +258,7 @@ test('agents outlive a new version of their profile: reused with the old one, an
   expect((await end(await launch('quick'))).result).toBe('second version');
 });
 
-test('braces in instructions and in a profile are text', async () => {
+test('braces in instructions and in a profile are plain text', async () => {
   const braces = 'Answer as {"x": {}} or {name}, with %s and {{curly}} and {0}.';
   await h.profile('braces', [{ say: 'done' }], { instructions: braces });
   await h.worker();

@@ -111,7 +111,7 @@ const cardTypesOf = async (boxId: BoxId): Promise<string[]> =>
   ).map(({ type }) => type);
 
 describe('delegation to a new agent', () => {
-  test('makes an agent, a context and a turn of the caller’s run, and says their ids', async () => {
+  test('makes an agent, a context and a turn of the caller’s run, and returns their ids', async () => {
     await h.profile('expert', [{ say: 'answer to {{instruction}}' }]);
     await h.worker();
     const made = await launch('expert', 'question', { result_fields: undefined }, { channelId: 'ops' });
@@ -163,7 +163,7 @@ describe('delegation to a new agent', () => {
     });
   });
 
-  test('from a turn: without wait a receipt, with wait the result; the parent may read what the child wrote', async () => {
+  test('from a turn returns a receipt without wait and the result with wait; the parent may read the child’s output', async () => {
     await h.profile('expert', [{ say: 'done {{instruction}}' }]);
     await h.profile(
       'boss',
@@ -209,7 +209,7 @@ describe('delegation to a new agent', () => {
 });
 
 describe('reuse', () => {
-  test('continues the agent’s tape: it sees its earlier turn, instruction and calls included', async () => {
+  test('continues the agent’s tape: the agent sees its earlier turn, including instruction and calls', async () => {
     h.runtime.registerTool({ name: 'look', description: '', input: z.strictObject({}), run: () => 'seen' });
     await h.profile('expert', [{ calls: [{ tool: 'look' }] }, { say: 'answer to {{instruction}}' }], {
       tools: ['look'],
@@ -232,7 +232,7 @@ describe('reuse', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('by name or id; the context is the agent’s own', async () => {
+  test('works by name or id; the context belongs to the agent', async () => {
     await h.profile('expert', [{ say: 'x' }]);
     await h.worker();
     const first = await run('expert');
@@ -250,7 +250,7 @@ describe('reuse', () => {
     }
   });
 
-  test('of a busy agent queues, and each turn runs in its turn', async () => {
+  test('of a busy agent queues the turns, and each turn runs in order', async () => {
     await h.profile('expert', [{ say: '{{instruction}}' }]);
     const first = await launch('expert', '0');
     const later: Receipt[] = [];
@@ -267,7 +267,7 @@ describe('reuse', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('many at once for one agent strand no turn', async () => {
+  test('of one agent by many at once leaves no turn unstarted', async () => {
     await h.profile('expert', [{ say: '{{instruction}}' }]);
     // No sweep runs, so ends of turns and submissions must start the queued turns.
     await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
@@ -290,7 +290,7 @@ describe('a clone', () => {
     });
   const SCRIPT: JsonValue[] = [{ calls: [{ tool: 'look' }] }, { say: 'answer to {{instruction}}' }];
 
-  test('sees what its source sees, as its own history, and then its own instruction', async () => {
+  test('sees its source’s view as its own history, and then its own instruction', async () => {
     look();
     await h.profile('expert', SCRIPT, { tools: ['look'] });
     await h.worker();
@@ -339,7 +339,7 @@ describe('a clone', () => {
     expect(attachedCardIds.slice(1, -1)).toEqual(inside?.map(({ card }) => card.id));
   });
 
-  test('puts the boxes it was given before the history', async () => {
+  test('puts its given boxes before the history', async () => {
     await h.profile('expert', [{ say: 'x' }]);
     await h.worker();
     const source = await run('expert', 'one');
@@ -368,7 +368,7 @@ describe('a clone', () => {
     );
   }
 
-  test('takes the view since the last anchor, or everything when asked', async () => {
+  test('takes the view since the last anchor, or everything on request', async () => {
     await h.profile('expert', [{ say: 'answer to {{instruction}}' }]);
     await h.worker();
     const source = await run('expert', 'early');
@@ -390,7 +390,7 @@ describe('a clone', () => {
     ).toEqual([{ n: 4 }]);
   });
 
-  test('of an agent in mid tool call leaves the open calls out, and its prompt is valid', async () => {
+  test('of an agent with open calls leaves the calls out, and its prompt is valid', async () => {
     const started = deferred();
     const gate = deferred();
     h.runtime.registerTool({
@@ -428,7 +428,7 @@ describe('a clone', () => {
     expect(promptOf(after)).toContain('assistant calls look,look');
   });
 
-  test('of oneself, from within the turn, sees the turn so far', async () => {
+  test('of the calling agent, from within the turn, sees the turn so far', async () => {
     look();
     functions.self = (request, { call, instruction, results }) => {
       if (instruction === 'as clone') return { text: 'I am the clone' };
@@ -469,7 +469,7 @@ describe('a clone', () => {
     expect(prompt.at(-1)).toBe('user: as clone');
   });
 
-  test('is for who may see what its source sees: not for a stranger', async () => {
+  test('is possible only for agents that may see the source’s view: a stranger is refused', async () => {
     await h.profile('expert', [{ say: 'x' }], ANYONE);
     await h.worker();
     const [secret, stranger] = [await run('expert', 'secret'), await run('expert')];
@@ -488,7 +488,7 @@ describe('a clone', () => {
 });
 
 describe('asking an expert with history', () => {
-  test('shows it what the caller sees, quoted, without the open call', async () => {
+  test('shows the expert the caller’s view, quoted, without the open call', async () => {
     h.runtime.registerTool({ name: 'look', description: '', input: z.strictObject({}), run: () => 'seen' });
     await h.profile('expert', [{ say: 'I see' }]);
     await h.profile(
@@ -519,7 +519,7 @@ describe('asking an expert with history', () => {
     expect(prompt.endsWith('user: what?')).toBe(true);
   });
 
-  test('is refused where the caller has no history of its own', async () => {
+  test('is refused when the caller has no history of its own', async () => {
     await h.profile('expert', [{ say: 'x' }]);
     const turn = await launch('expert');
     const ask = (options = {}) =>
@@ -542,7 +542,7 @@ describe('submit_result', () => {
   const script = (...results: JsonValue[]): JsonValue[] =>
     results.map((result) => ({ calls: [{ tool: 'submit_result', arguments: { result } }] }));
 
-  test('ends the turn with the fields it was asked for, after telling the model what was wrong', async () => {
+  test('ends the turn with the requested fields, after telling the model about wrong fields', async () => {
     await h.profile(
       'expert',
       script({ score: 1 }, { title: 1 }, { title: 'a', more: 1 }, 'text', { title: 'a', score: 2 }),
@@ -562,7 +562,7 @@ describe('submit_result', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('is demanded where fields bind the turn, text alone reminds', async () => {
+  test('is required when fields bind the turn, and text alone leads to a reminder', async () => {
     await h.profile('expert', [{ say: 'just text' }, ...script({ title: 'a' })]);
     await h.worker();
     const turn = await run('expert', 'x', { result_fields: FIELDS });
@@ -572,7 +572,7 @@ describe('submit_result', () => {
     expect(first?.tools.map(({ name }) => name)).toEqual(['submit_result']);
   });
 
-  test('of another turn’s fields does not bind: they are only inherited', async () => {
+  test('is not required by inherited fields of another turn', async () => {
     await h.profile('expert', [{ say: 'free' }]);
     const bound = await launch('expert', 'x', { result_fields: FIELDS });
     const heir = await launch('expert', 'y', { context_box_id: bound.context_box_id });
@@ -580,7 +580,7 @@ describe('submit_result', () => {
     expect(await end(heir)).toMatchObject({ status: 'success', result: 'free' });
   });
 
-  test('must stand alone: beside other calls it is refused and they run', async () => {
+  test('must be the only call: with other calls it is refused and they run', async () => {
     h.runtime.registerTool({ name: 'look', description: '', input: z.strictObject({}), run: () => 'seen' });
     await h.profile(
       'expert',
@@ -596,7 +596,7 @@ describe('submit_result', () => {
     expect((await resultsOf(turn)).map(({ status }) => status)).toEqual(['failed', 'success', 'success']);
   });
 
-  test('takes any JSON where no fields were asked for', async () => {
+  test('accepts any JSON when no fields were requested', async () => {
     for (const [index, result] of [null, 'text', 7, [1], { a: { b: null } }].entries()) {
       await h.profile(`expert-${index}`, script(result), { tools: ['submit_result'] });
     }
@@ -608,7 +608,7 @@ describe('submit_result', () => {
     expect((await run('expert-4')).end).toMatchObject({ result: { a: { b: null } } });
   });
 
-  test('is refused from outside, with a turn named or not', async () => {
+  test('is refused from outside, with or without a named turn', async () => {
     await h.profile('expert', [{ say: 'x' }]);
     const turn = await launch('expert');
     const before = await counts();
@@ -622,7 +622,7 @@ describe('submit_result', () => {
   });
 });
 
-describe('boxes and grants as primitives', () => {
+describe('the primitives for boxes and grants', () => {
   test('let an agent make a box, pass it on, and grant it', async () => {
     await h.profile('expert', [{ say: 'read' }]);
     await h.profile(
@@ -677,14 +677,22 @@ const share = (agentId: string) =>
 
 describe('the delegation policy of the caller’s profile', () => {
   test.each<[string, JsonValue | undefined, boolean]>([
-    ['none: nobody', undefined, false],
-    ['null: everybody', { target_profiles: null }, true],
-    ['an empty list: nobody', { target_profiles: [] }, false],
-    ['the name', { target_profiles: ['expert'] }, true],
-    ['another name', { target_profiles: ['Expert', 'exper'] }, false],
-    ['the name and a common tag', { target_profiles: ['expert'], target_tags: ['a', 'b'] }, true],
-    ['the name without a common tag', { target_profiles: ['expert'], target_tags: ['c'] }, false],
-    ['a common tag alone', { target_profiles: [], target_tags: ['a'] }, false],
+    ['allows no profile when it is missing', undefined, false],
+    ['allows every profile when it is null', { target_profiles: null }, true],
+    ['allows no profile when its list is empty', { target_profiles: [] }, false],
+    ['allows a profile that it names', { target_profiles: ['expert'] }, true],
+    ['does not allow another name', { target_profiles: ['Expert', 'exper'] }, false],
+    [
+      'allows a named profile with a common tag',
+      { target_profiles: ['expert'], target_tags: ['a', 'b'] },
+      true,
+    ],
+    [
+      'does not allow a named profile without a common tag',
+      { target_profiles: ['expert'], target_tags: ['c'] },
+      false,
+    ],
+    ['does not allow a profile by a common tag alone', { target_profiles: [], target_tags: ['a'] }, false],
   ])('%s', async (_rule, policy, isAllowed) => {
     await h.profile('expert', [{ say: 'x' }], { tags: ['a'] });
     await h.profile('caller', [{ say: 'x' }], policy === undefined ? {} : { delegation_policy: policy });
@@ -710,7 +718,7 @@ describe('the delegation policy of the caller’s profile', () => {
     if (!isAllowed) expect(await counts()).toEqual(before);
   });
 
-  test('is a readable result for the model, and leaves nothing behind', async () => {
+  test('gives the model a readable refusal, and leaves nothing', async () => {
     await h.profile('expert', [{ say: 'x' }]);
     await h.profile(
       'boss',
@@ -728,7 +736,7 @@ describe('the delegation policy of the caller’s profile', () => {
     expect(await counts()).toMatchObject({ turns: 1, agents: 2, operations: 1 });
   });
 
-  test('is that of the version the agent was made with', async () => {
+  test('is the policy of the version with which the agent was made', async () => {
     await h.profile('expert', [{ say: 'x' }]);
     await h.profile('caller', [{ say: 'x' }]);
     const old = await launch('caller');
@@ -743,7 +751,7 @@ describe('the delegation policy of the caller’s profile', () => {
   });
 });
 
-describe('waiting for who waits for oneself', () => {
+describe('a wait for an agent that waits for the caller', () => {
   beforeEach(() => {
     // With the id of an agent as instruction, it delegates to that agent and waits; with any other instruction, it answers.
     functions.loop = (request, { call, instruction, results }) => {
@@ -782,7 +790,7 @@ describe('waiting for who waits for oneself', () => {
     return made;
   };
 
-  test('is refused for oneself, with the chain', async () => {
+  test('is refused for the caller itself, with the chain', async () => {
     const { agent_id } = await looper();
     const turn = await delegate('reuse', agent_id, `wait ${agent_id}`);
     expect(await end(turn)).toMatchObject({ status: 'success', result: 'refused' });
@@ -814,7 +822,7 @@ describe('waiting for who waits for oneself', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('is no cycle when nobody waits: the turn comes after this one', async () => {
+  test('is not a cycle without a wait: the turn follows after the current turn', async () => {
     const { agent_id } = await looper();
     const turn = await delegate('reuse', agent_id, `async ${agent_id}`);
     expect(await end(turn)).toMatchObject({ status: 'success' });
@@ -823,7 +831,7 @@ describe('waiting for who waits for oneself', () => {
     expect(await end(next)).toMatchObject({ status: 'success', result: 'leaf' });
   });
 
-  test('is no cycle for a caller above who did not wait', async () => {
+  test('is not a cycle for a caller above that did not wait', async () => {
     const { agent_id } = await looper();
     const parent = await delegate('reuse', agent_id, 'leaf');
     await end(parent);
@@ -834,7 +842,7 @@ describe('waiting for who waits for oneself', () => {
   });
 });
 
-test('the tree of turns has a greatest depth', async () => {
+test('the tree of turns has a maximum depth', async () => {
   await h.profile('expert', [{ say: 'x' }]);
   await h.rows(`update boxcar.projects set limits = '{"max_depth": 2}'`);
   let parent = await launch('expert');
@@ -855,7 +863,7 @@ test('the tree of turns has a greatest depth', async () => {
 });
 
 describe('call ids of providers', () => {
-  test('that repeat in two turns, and in two steps of one, disturb nobody', async () => {
+  test('that repeat in two turns, and in two steps of one turn, cause no error', async () => {
     h.runtime.registerTool({
       name: 'add',
       description: '',

@@ -23,8 +23,8 @@ async function play(name: string) {
   return h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
 }
 
-describe('when a profile is applied', () => {
-  test('a tool that nothing has is a finding, with what was probably meant', async () => {
+describe('a finding when a profile is applied', () => {
+  test('reports an unknown tool, with a similar known name', async () => {
     h.runtime.registerTool({ name: 'look', description: 'Looks.', input: z.strictObject({}), run: () => 1 });
     const render = { name: 'render', description: 'Renders.', target: 'r', parameters: { type: 'object' } };
     const findings = await apply({ tools: ['look', 'fork_join', render, 'fork_jion', 'zzz'] });
@@ -34,7 +34,7 @@ describe('when a profile is applied', () => {
     ]);
   });
 
-  test('a tool that ends the turn and is not listed is a finding', async () => {
+  test('reports a tool that ends the turn and is not listed', async () => {
     const findings = await apply({ tools: ['collect'], must_end_with: ['submit_result', 'collect'] });
     expect(findings).toEqual([
       { tool: 'submit_result', message: 'must_end_with names it, and tools does not list it' },
@@ -42,7 +42,7 @@ describe('when a profile is applied', () => {
     expect(await apply({ tools: ['submit_result'], must_end_with: ['submit_result'] })).toEqual([]);
   });
 
-  test('a name in requires_approval that no call can have is a finding: it guards nothing', async () => {
+  test('reports a name in requires_approval that no call can have, since it guards nothing', async () => {
     const message = expect.stringMatching(/^requires_approval names it, and the profile has no such tool/);
     expect(await apply({ tools: ['collect'], requires_approval: ['colect', '*', 'submit_result'] })).toEqual([
       { tool: 'colect', message },
@@ -51,7 +51,7 @@ describe('when a profile is applied', () => {
     expect(await apply({ tools: ['collect'], requires_approval: ['collect'] })).toEqual([]);
   });
 
-  test('missing target_profiles are answered with the values they can take', async () => {
+  test('reports missing target_profiles with the possible values', async () => {
     const error: unknown = await apply({ delegation_policy: {} }).catch((thrown: unknown) => thrown);
     expect(error).toBeInstanceOf(KernelError);
     expect((error as KernelError).message).toContain(
@@ -65,7 +65,7 @@ describe('when a profile is applied', () => {
 });
 
 describe('a turn whose worker lacks a tool', () => {
-  test('says so to the model that calls it, and in explain', async () => {
+  test('reports so to the model that calls it, and in explain', async () => {
     await h.profile('a', [{ calls: [{ tool: 'gone' }, { tool: 'colect' }] }, { say: 'ok' }], {
       tools: ['collect', 'gone'],
     });
@@ -88,7 +88,7 @@ describe('a turn whose worker lacks a tool', () => {
     expect(explained.missing_tools).toEqual(['gone']);
   });
 
-  test('fails at once when it could end by no tool, and not when it could end by one', async () => {
+  test('fails at once when no tool could end it, and not when one tool could', async () => {
     const ends: JsonValue[] = [{ calls: [{ tool: 'submit_result', arguments: { result: 1 } }] }];
     await h.profile('none', ends, { must_end_with: ['gone', 'lost'] });
     await h.profile('one', ends, { must_end_with: ['gone', 'submit_result'] });

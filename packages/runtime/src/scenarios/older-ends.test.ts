@@ -124,7 +124,7 @@ describe('builds of schema 15', () => {
     return { lead, box: row?.output_box_id ?? '', turnId, reads };
   }
 
-  test('write at an end what their own readers use; nobody else reads by it, and it changes no grant', async () => {
+  test('write a grant for their own readers at an end; newer readers do not use it, and other grants stay unchanged', async () => {
     const [target, reader, other] = [await agent(), await agent(), await agent()];
     await turn(target.name, 'hello');
     await handOver(reader.name, target.box, 3);
@@ -139,7 +139,7 @@ describe('builds of schema 15', () => {
     expect(JSON.stringify(await theirs.query().all())).not.toContain(SECRET);
   });
 
-  test('do not keep somebody from giving a grant', async () => {
+  test('do not prevent an agent from giving a grant', async () => {
     const [target, holder, reader] = [await agent(), await agent(), await agent()];
     const turnId = await turn(target.name, 'work');
     await handOver(holder.name, target.box, 3);
@@ -149,7 +149,7 @@ describe('builds of schema 15', () => {
     expect((await theirs.query().all()).length).toBeGreaterThan(0);
   });
 
-  test('have widened grants: the migration takes that back, and nothing that was given', async () => {
+  test('have widened grants: the migration narrows these again, and removes no given grant', async () => {
     const target = await agent();
     const [shared, passed, moved, whole] = [
       await agent(),
@@ -186,7 +186,7 @@ describe('builds of schema 15', () => {
     expect(await bounds()).toEqual([[1], [1], [1], [null]]);
   });
 
-  test('may widen a grant while the migration looks: it is narrowed all the same', async () => {
+  test('may widen a grant during the migration: the grant is narrowed all the same', async () => {
     const [target, reader] = [await agent(), await agent()];
     await turn(target.name, 'hello');
     await handOver(reader.name, target.box, 3);
@@ -215,7 +215,7 @@ describe('builds of schema 15', () => {
     expect(await grantOf(reader.id, target.box)).toEqual([3]);
   });
 
-  test('report the end of a session’s turn: the agent reads it, from before the migration and after it', async () => {
+  test('report the end of a session’s turn: the agent reads the report from before the migration and after it', async () => {
     const { lead, box, turnId, reads } = await told();
     const forget = 'update boxcar.turns set told_agent_id = null, notifies = $2 where id = $1';
     await h.rows(forget, [turnId, false]);

@@ -159,7 +159,7 @@ describe.runIf(hasRedisCluster())('queues on a cluster of three masters', () => 
     await ringsArrive('first', 40);
   });
 
-  test('the queues of a target and of the doors are on nodes of their own', async () => {
+  test('the queues of a target and of the doors are on separate nodes', async () => {
     const owners = await Promise.all(
       ['boxcar-turns', 'boxcar-turns-gpu', 'boxcar-primitives'].map((queue) =>
         place.cluster.ownerOf(keyOf(queue)),
@@ -174,7 +174,7 @@ describe.runIf(hasRedisCluster())('queues on a cluster of three masters', () => 
     expect(new Set(tools.map(({ url }) => url)).size).toBe(1);
   });
 
-  test('a primitive that any BullMQ client submits is answered when its turn has ended', async () => {
+  test('a primitive that a BullMQ client submits is answered when its turn has ended', async () => {
     const door = place.pool.serveQueueDoor();
     const queue = place.backend.queue('boxcar-primitives');
     const { id = '' } = await queue.add('ask_expert', {
@@ -193,7 +193,7 @@ describe.runIf(hasRedisCluster())('queues on a cluster of three masters', () => 
     await door.close();
   });
 
-  test('rings are heard or called lost while the slot of their queue moves', async () => {
+  test('rings are heard or reported as lost while the slot of their queue moves', async () => {
     await using bell = place.openBell('moving');
     await bell.listen();
     const rung: Ring[] = [];
@@ -220,7 +220,7 @@ describe.runIf(hasRedisCluster())('queues on a cluster of three masters', () => 
     await ringsArrive('after the move', 20);
   });
 
-  test('without one of its masters turns end by the rows, and by the queue once it is back', async () => {
+  test('without one of its masters turns end through the rows, and through the queue once the master is back', async () => {
     await using bell = place.openBell('away');
     await bell.listen();
     const node = await place.cluster.ownerOf(keyOf('boxcar-turns-away'));

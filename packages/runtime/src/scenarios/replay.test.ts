@@ -62,7 +62,7 @@ async function play({ database, rescuer }: Lane, scenario: Scenario): Promise<vo
 const KEPT = readKeptPrompts();
 const timeout = 120_000 + KEPT.length * 1_000;
 
-test('every prompt of the scenarios is taken by every provider', { timeout }, async () => {
+test('every prompt of the scenarios is accepted by every provider', { timeout }, async () => {
   const prompts: KeptPrompt[] = [...KEPT];
   await using lane = await Lane.open({
     cast: castOf(SCENARIOS),

@@ -67,7 +67,7 @@ const FEW = [
 /** The outcome of each scenario when it runs as the owner. */
 const calm = new Map<Scenario, Outcome>();
 
-describe.each(queueBackends())('a role with what doctor lists and no more, queues on %s', (kind) => {
+describe.each(queueBackends())('with only the rights that doctor lists, and queues on %s,', (kind) => {
   let backend: TestBackend;
   let scenes: Scenes;
   let role: TestRole;
@@ -151,7 +151,7 @@ describe.each(queueBackends())('a role with what doctor lists and no more, queue
     );
   });
 
-  test('boxes, tapes and their search, sessions, limits, invariants', async () => {
+  test('boxes, tapes and their search, sessions, limits and invariants can be used', async () => {
     await using opened = openRuntime({ ...urls(), model: createModelRouter({}) });
     const { runtime } = opened;
     await runtime.applyProfile({

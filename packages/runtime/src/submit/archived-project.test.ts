@@ -136,9 +136,9 @@ const ways: readonly [string, typeof OWN | typeof LAUNCH, () => SubmitOptions][]
   ['by a session', LAUNCH, () => ({ projectId, sourceAgentId: ENTRY })],
 ];
 
-describe('a submission to an archived project is refused as such', () => {
+describe('a submission to an archived project is refused with that reason', () => {
   describe.each(ways)('%s', (_title, { primitive, args }, options) => {
-    test('archived before it', async () => {
+    test('when the project was archived before the submission', async () => {
       await archive();
       await expect(h.runtime.submit(primitive, args, options())).rejects.toMatchObject({
         code: 'project_archived',
@@ -147,7 +147,7 @@ describe('a submission to an archived project is refused as such', () => {
       await archive(false);
     });
 
-    test('archived before it, in a transaction of the caller', async () => {
+    test('when the project was archived before the submission, in a transaction of the caller', async () => {
       await archive();
       const tx = await outside.connect();
       await tx.query('begin');
@@ -162,7 +162,7 @@ describe('a submission to an archived project is refused as such', () => {
   });
 
   test.each(ways.filter(([title]) => !title.includes('has ended')))(
-    '%s: archived between its look-up and its write, and no longer when its refusal is explained',
+    '%s, when the project was archived between look-up and write, and restored before the refusal is explained',
     async (_title, _what, options) => {
       const writes = await afterEachWrite('update boxcar.projects set archived_at = null', async () => {
         await expect(h.runtime.submit('archives', {}, options())).rejects.toMatchObject({
@@ -176,7 +176,7 @@ describe('a submission to an archived project is refused as such', () => {
   );
 });
 
-test('a key that is used and given free again while a submission is written is no reason to refuse it', async () => {
+test('a key that is used and freed again while a submission is written does not refuse the submission', async () => {
   let tries = 0;
   h.runtime.registerHandler('late', {
     description: 'Loses its key to another submission on the first try.',

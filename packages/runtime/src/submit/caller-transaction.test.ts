@@ -60,7 +60,7 @@ const exists = async (turnId: string): Promise<boolean> =>
 const end = (turnId: string) => h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
 
 describe('a submission in a transaction of the caller', () => {
-  test('is there after the commit, together with what the caller wrote, and not before; then it is rung', async () => {
+  test('takes effect with the commit, together with the caller’s own rows, and is then rung', async () => {
     // This worker never sweeps, so only a ring can show it the turn.
     const worker = await h.worker({ sweepMs: 3_600_000, heartbeatMs: 3_600_000, leaseMs: 7_200_000 });
     const { turn_id } = await inside(async (client) => {
@@ -76,7 +76,7 @@ describe('a submission in a transaction of the caller', () => {
     await worker.close();
   });
 
-  test('is rung with a priority, as it is without the transaction', async () => {
+  test('is rung with the same priority as without the transaction', async () => {
     const worker = await h.worker({ takesOwnRings: false });
     const rung = vi.spyOn(h.runtime, 'ring');
     try {
@@ -116,7 +116,7 @@ describe('a submission in a transaction of the caller', () => {
     expect(await orders()).toBe(1);
   });
 
-  test('may be a drizzle transaction, nested ones too; a drizzle database is none', async () => {
+  test('can use a drizzle transaction, also a nested one; a drizzle database is refused', async () => {
     const db = drizzle(outside);
     const ids = await db.transaction(async (tx) => {
       const { turn_id: first } = (await h.runtime.submit('launch_principal', LAUNCH, {
@@ -144,7 +144,7 @@ describe('a submission in a transaction of the caller', () => {
     expect(await rowCounts(h.database.pool)).toEqual(before);
   });
 
-  test('sees what the transaction has made: two under one key are one, and an agent can be reused at once', async () => {
+  test('sees what the transaction has made: two with one key are one, and a new agent can be reused at once', async () => {
     const key = { idempotencyKey: 'order-7' };
     const [first, again, reuse] = await inside(async (client) => {
       const one = await submit(client, {}, key);
@@ -167,7 +167,7 @@ describe('a submission in a transaction of the caller', () => {
     for (const { turn_id } of [first, reuse]) expect(await end(turn_id)).toMatchObject({ status: 'success' });
   });
 
-  test('that repeats a committed key gives its answer, and the caller goes on', async () => {
+  test('that repeats a committed key gets that answer, and the caller continues', async () => {
     const key = { idempotencyKey: 'order-8' };
     const first = (await h.runtime.submit('launch_principal', LAUNCH, key)) as unknown as Receipt;
     await inside(async (client) => {
@@ -180,7 +180,7 @@ describe('a submission in a transaction of the caller', () => {
     await end(first.turn_id);
   });
 
-  test('is one at a time: what is accepted beside a refusal is there after the commit', async () => {
+  test('can be accepted next to a refused submission, and takes effect with the commit', async () => {
     await h.profile('unrun', [{ say: 'late' }], { worker_target: 'nobody' });
     const unrun = { profile_name: 'unrun' };
     const all = await inside(async (client) => {
@@ -201,7 +201,7 @@ describe('a submission in a transaction of the caller', () => {
       });
   });
 
-  test('reads the rows in its own way, whatever parsers of types the client has', async () => {
+  test('reads the rows correctly, whatever type parsers the client has', async () => {
     await h.profile('unrun', [{ say: 'late' }], { worker_target: 'nobody' });
     const odd = new pg.Pool({
       connectionString: h.database.url,
@@ -223,7 +223,7 @@ describe('a submission in a transaction of the caller', () => {
     }
   });
 
-  test('that is refused leaves the transaction usable, with nothing of it', async () => {
+  test('that is refused leaves the transaction usable, and leaves no change', async () => {
     const before = await rowCounts(h.database.pool);
     const limits = await inside(async (client) => {
       await client.query("set local lock_timeout = '0'");
@@ -248,7 +248,7 @@ describe('a submission in a transaction of the caller', () => {
     expect(await orders()).toBe(1);
   });
 
-  test('and a packing read values in their own form, whatever parsers the client has', async () => {
+  test('reads values correctly in a packing, too, whatever parsers the client has', async () => {
     const types = { getTypeParser: () => (value: string) => value } as unknown as pg.CustomTypesConfig;
     const client = new pg.Client({ connectionString: h.database.url, types });
     await client.connect();
@@ -269,7 +269,7 @@ describe('a submission in a transaction of the caller', () => {
     expect(await exists(first.turn_id)).toBe(true);
   });
 
-  test('counts its times from the submission, and takes no right that has expired, however old the transaction is', async () => {
+  test('counts its times from the submission, and uses no expired right, however old the transaction is', async () => {
     const agent = (await submit(h.database.pool as never, {}, { tx: undefined })).agent_id;
     const box = (await h.runtime.packer.createBox({
       projectId: 'default',
@@ -306,7 +306,7 @@ describe('a submission in a transaction of the caller', () => {
     });
   });
 
-  test('takes its share of a budget with it: a rollback gives it back', async () => {
+  test('takes its share of a budget with the commit: a rollback gives it back', async () => {
     await h.profile('parked', [{ say: 'late' }], { worker_target: 'nobody' });
     const run = (await h.runtime.submit('launch_principal', {
       ...LAUNCH,
@@ -352,7 +352,7 @@ describe('a submission in a transaction of the caller', () => {
     expect(await rowCounts(h.database.pool)).toEqual(before);
   });
 
-  test('waits for a lock only so long, and the caller can go on', async () => {
+  test('waits for a lock for a limited time, and the caller can continue', async () => {
     const key = { idempotencyKey: 'order-9' };
     await inside(async (first) => {
       await submit(first, {}, key);
@@ -369,7 +369,7 @@ describe('a submission in a transaction of the caller', () => {
     expect(await orders()).toBe(1);
   });
 
-  test('is found by the sweep where the end of the transaction is not seen; a ring before the commit does no harm', async () => {
+  test('is found by the sweep when the end of the transaction is not seen; a ring before the commit does no harm', async () => {
     await h.worker({ sweepMs: 100, lostRingMs: 100 });
     const { turn_id } = await inside(async (client) => {
       // An object without a connection: the kernel cannot see the end of the transaction.
@@ -437,7 +437,7 @@ describe.each(['a pg client', 'drizzle'])('in a transaction of the caller, by %s
     return { ...receipt, run_id: row?.run_id ?? '' };
   };
 
-  test('a cancel ends the turns with the commit, wakes who waits for them, and says nothing else', async () => {
+  test('a cancel ends the turns with the commit, wakes the waiting callers, and reports nothing else', async () => {
     const turn = await parked();
     const status = async () => await h.rows('select status from boxcar.turns where id = $1', [turn.turn_id]);
     const waiting = h.runtime.waitForTurn(turn.turn_id, { timeoutMs: 60_000 });
@@ -453,7 +453,7 @@ describe.each(['a pg client', 'drizzle'])('in a transaction of the caller, by %s
     });
   });
 
-  test('a raise of a budget counts with the commit', async () => {
+  test('a raise of a budget takes effect with the commit', async () => {
     const { run_id: target } = await parked({ budget: { turns: 2 } });
     const limits = async () => await h.rows('select limits from boxcar.budgets where id = $1', [target]);
     await both((tx) => h.runtime.submit('raise_budget', { target, budget: { turns: 5 } }, { tx }), limits);
@@ -486,7 +486,7 @@ describe.each(['a pg client', 'drizzle'])('in a transaction of the caller, by %s
     expect(await end(turn_id)).toMatchObject({ status: 'success', result: expect.stringContaining('go on') });
   });
 
-  test('a collect is refused, since it waits, and says what to do', async () => {
+  test('a collect is refused, since it waits, and the error says what to do', async () => {
     const turn = await parked();
     const before = await rowCounts(h.database.pool);
     const refused = async (tx: CallerTx) =>

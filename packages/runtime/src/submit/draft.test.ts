@@ -49,7 +49,7 @@ describe('the owner of a context box', () => {
     );
   });
 
-  test('of a box that was written before does not change: the agent gets a grant', () => {
+  test('stays the same for a box that was written before: the agent gets a grant', () => {
     const draft = start();
     const id = newId<'box'>();
     addTurns(draft, turn(id));
@@ -58,8 +58,8 @@ describe('the owner of a context box', () => {
   });
 });
 
-describe('what is written early', () => {
-  test('is everything but turns and batches, each row once', () => {
+describe('the early write of a draft', () => {
+  test('includes everything but turns and batches, each row once', () => {
     const draft = start();
     const id = newId<'box'>();
     const made = turn(id);
@@ -72,7 +72,7 @@ describe('what is written early', () => {
     expect(draft.isEmpty).toBe(false);
   });
 
-  test('is without boxes that are held back, until they are released', () => {
+  test('leaves out boxes that are held back until they are released', () => {
     const draft = start();
     const [held, free] = [newId<'box'>(), newId<'box'>()];
     pack(draft, held, free);
@@ -85,7 +85,7 @@ describe('what is written early', () => {
   });
 });
 
-test('a batch joins its members that are made here, and is due when all of them have ended', () => {
+test('a batch has its new members that are made here, and is due when all of them have ended', () => {
   const draft = start();
   const turns = [turn(newId<'box'>()), turn(newId<'box'>())];
   addTurns(draft, ...turns);

@@ -55,7 +55,7 @@ test('a submission whose first try commits after its second try began is rung, a
   await pool.end();
 });
 
-describe('whichever answer is lost, what was done under a key of the caller’s is no replay', () => {
+describe('whichever answer is lost, work with a key of the caller is not reported as a replay:', () => {
   async function stage() {
     const database = await testDatabase();
     const proxy = await statementProxy(database.url);
@@ -213,7 +213,7 @@ describe('whichever answer is lost, what was done under a key of the caller’s 
   });
 });
 
-test('of two submissions under one key at one moment, one is a replay', async () => {
+test('of two submissions with one key at the same moment, one is a replay', async () => {
   await using database = await testDatabase();
   const runtime = new Runtime({
     pool: database.pool,

@@ -84,8 +84,8 @@ const createBox = (runtime: Runtime): Promise<JsonValue> =>
 
 const SELECT = { text: 'select 1' };
 
-describe('the pool of a process', () => {
-  test('is held by handlers to one half at most: a plain submission is accepted while slow handlers wait', async () => {
+describe('the connection pool of a process', () => {
+  test('is used by handlers for at most one half: a plain submission is accepted while slow handlers wait', async () => {
     await using one = program({ max: 5 });
     const { runtime } = one;
     const slow = gate();
@@ -167,7 +167,7 @@ describe('the pool of a process', () => {
     expect(begun).toEqual(asked);
   });
 
-  test('is free while imports wait for the lines of a slow source', async () => {
+  test('stays free while imports wait for the lines of a slow source', async () => {
     await using one = program({ max: 2 });
     const { runtime } = one;
     const slow = gate();
@@ -196,7 +196,7 @@ describe('the pool of a process', () => {
     expect(await imported).toMatchObject([{ lines: 1 }, { lines: 1 }]);
   });
 
-  test('does not deadlock on handlers that submit primitives: a submission inside a transaction is refused', async () => {
+  test('cannot deadlock on handlers that submit primitives, since a submission inside a transaction is refused', async () => {
     await using one = program({ max: 2 });
     const { runtime } = one;
     register(runtime, 'inner', async ({ tx }) => {
@@ -336,7 +336,7 @@ describe('a second connection inside an open transaction', () => {
     expect(await later).toBe('accepted');
   });
 
-  test('is refused to the handler alone: other submissions at the same time are accepted', async () => {
+  test('is refused only to the handler: other submissions at the same time are accepted', async () => {
     await using one = program({ max: 4 });
     const { runtime, log } = one;
     await runtime.applyProfile({ name: 'p', instructions: 'x', model: 'scripted', script: [{ say: 'x' }] });
@@ -389,7 +389,7 @@ describe('the deadline of a handler that was submitted from outside', () => {
   const NEVER = (): Promise<never> => new Promise(() => undefined);
 
   test.each([
-    ['waits for something else', async () => undefined],
+    ['waits for other work', async () => undefined],
     [
       'waits for a statement',
       async ({ tx }: HandlerTools) => void (await tx.query({ text: 'select pg_sleep(25)' })),
@@ -431,7 +431,7 @@ describe('the deadline of a handler that was submitted from outside', () => {
     });
   });
 
-  test('ends the wait for a connection, so that a later connection is not taken', async () => {
+  test('ends the wait for a connection, so that no connection is taken later', async () => {
     await using one = program({ max: 1, handlerTimeoutMs: 500 });
     const { runtime, pool } = one;
     let begun = 0;
@@ -501,7 +501,7 @@ describe('the deadline of a handler that was submitted from outside', () => {
   });
 });
 
-describe('a handler that waits for something else inside its transaction', () => {
+describe('a handler that waits for other work inside its transaction', () => {
   /** With this lease the server lets a transaction idle for four seconds. */
   const LEASE_MS = 5_000;
 

@@ -99,7 +99,7 @@ describe('a call that its handler does not wait for', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('answers with the end of its turn', async () => {
+  test('returns with the end of its turn', async () => {
     register('hasty', async (tools) => {
       const request = await requestFor(tools);
       void tools.submitTurn({ ...request, wait: true });
@@ -160,7 +160,7 @@ describe('a call that its handler does not wait for', () => {
   });
 });
 
-test('a failure that its handler does not look at is not hidden', async () => {
+test('a failure that its handler ignores is not hidden', async () => {
   register('hasty', async (tools) => {
     const request = await requestFor(tools);
     void tools.submitTurn({ ...request, deadlineMs: -1 });
@@ -180,7 +180,7 @@ describe('statements that a handler does not wait for', () => {
   const note = (tools: HandlerTools, id: number) =>
     tools.tx.query({ text: 'insert into public.notes values ($1)', values: [id] });
 
-  test('are all part of what is committed', async () => {
+  test('are all part of the commit', async () => {
     register('hasty', async (tools) => {
       void note(tools, 1);
       void note(tools, 2).then(() => note(tools, 3));
@@ -207,17 +207,17 @@ describe('statements that a handler does not wait for', () => {
   });
 });
 
-describe.each(['one after the other', 'side by side'])('a handler that asks %s', (how) => {
+describe.each(['one after the other', 'in parallel'])('a handler that calls %s', (how) => {
   /** @returns The codes of the refused calls. */
   const both = async (calls: readonly (() => Promise<unknown>)[]): Promise<readonly string[]> => {
     const codes: string[] = [];
     const note = (error: unknown): void => void codes.push(codeOf(error));
-    if (how === 'side by side') await Promise.all(calls.map((call) => call().catch(note)));
+    if (how === 'in parallel') await Promise.all(calls.map((call) => call().catch(note)));
     else for (const call of calls) await call().catch(note);
     return codes;
   };
 
-  test('for two waits gets one', async () => {
+  test('for two waits gets one wait', async () => {
     let codes: readonly string[] = [];
     register('hasty', async (tools) => {
       const [one, two] = [await requestFor(tools), await requestFor(tools)];
@@ -230,7 +230,7 @@ describe.each(['one after the other', 'side by side'])('a handler that asks %s',
     expect(await h.rows('select is_awaited from boxcar.turns')).toHaveLength(1);
   });
 
-  test('for a wait that is refused may wait for something else', async () => {
+  test('for a refused wait may wait for other work', async () => {
     register('hasty', async (tools) => {
       const request = await requestFor(tools);
       await both([() => tools.submitTurn({ ...request, wait: true, deadlineMs: -1 })]);
@@ -241,7 +241,7 @@ describe.each(['one after the other', 'side by side'])('a handler that asks %s',
     expect(await h.runtime.submit('hasty', {})).toMatchObject({ status: 'success' });
   });
 
-  test('for two agents of one name gets one', async () => {
+  test('for two agents with one name gets one agent', async () => {
     let codes: readonly string[] = [];
     register('hasty', async (tools) => {
       const profile = await tools.findProfile('writer');

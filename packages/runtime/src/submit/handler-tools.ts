@@ -105,12 +105,12 @@ export class HandlerToolbox implements KernelTools {
     checkText(name, 'name', 200);
     if (name !== undefined && tryParseId(name) !== undefined)
       throw new KernelError('bad_request', {
-        message: `name: '${name}' reads as an id, so nobody could tell which is meant.`,
+        message: `name: '${name}' looks like an id, so it would be ambiguous.`,
         details: { field: 'name' },
       });
     if (name !== undefined && readsAsReference(name))
       throw new KernelError('bad_request', {
-        message: `name: '${name}' reads as a reference to an agent or a profile; leave out what is before the colon.`,
+        message: `name: '${name}' looks like a reference to an agent or a profile; leave out the part before the colon.`,
         details: { field: 'name' },
       });
     if (name !== undefined) await this.#takeName(name);

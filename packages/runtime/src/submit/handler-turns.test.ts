@@ -50,53 +50,56 @@ describe('the delegation policy of the caller', () => {
     submitTurns: (tools, request) => tools.submitTurns([request]),
   };
 
-  test.each(Object.keys(submits))('decides whom %s reaches, new or existing', async (name) => {
-    await h.profile('lone', [{ say: 'x' }]);
-    await h.profile('lead', [{ say: 'x' }], {
-      delegation_policy: { target_profiles: null, target_tags: ['prose'] },
-    });
-    await h.profile('stranger', [{ say: 'x' }], {
-      delegation_policy: { target_profiles: null, target_tags: ['verse'] },
-    });
-    for (const each of ['lone', 'lead', 'stranger']) await agent(each, each);
-    await agent('waiting', 'writer');
-    const submit = submits[name] as (typeof submits)[string];
-    register('launch', async (tools) => {
-      await submit(tools, await requestFor(tools));
-      return 'done';
-    });
-    register('reach', async (tools) => {
-      const target = { kind: 'reuse', agent: await tools.findAgent('waiting') } as const;
-      await submit(tools, await requestFor(tools, { target }));
-      return 'done';
-    });
-    register('decided', async (tools) => {
-      await submit(tools, await requestFor(tools, { access: 'trusted' }));
-      return 'done';
-    });
-    const as = (sourceAgentId: string, primitive: string): Promise<JsonValue> =>
-      h.runtime.submit(primitive, {}, { sourceAgentId }).catch(codeOf);
-    const before = await rowCounts(h.database.pool);
-    for (const primitive of ['launch', 'reach'])
-      expect([await as('lone', primitive), await as('stranger', primitive)]).toEqual([
-        'delegation_denied',
-        'delegation_denied',
-      ]);
-    // The policy allows the profile, but another agent made the target.
-    expect(await as('lead', 'reach')).toBe('delegation_denied');
-    expect(await rowCounts(h.database.pool)).toEqual(before);
-    await h.runtime.submit('provision_agent', { action: 'ensure', agent_id: 'waiting', shared: true });
-    for (const primitive of ['launch', 'reach'])
-      expect([await as('lead', primitive), await as('operator', primitive)]).toEqual(['done', 'done']);
-    expect(await as('lone', 'decided')).toBe('done');
-  });
+  test.each(Object.keys(submits))(
+    'decides which profiles %s reaches, for new and existing agents',
+    async (name) => {
+      await h.profile('lone', [{ say: 'x' }]);
+      await h.profile('lead', [{ say: 'x' }], {
+        delegation_policy: { target_profiles: null, target_tags: ['prose'] },
+      });
+      await h.profile('stranger', [{ say: 'x' }], {
+        delegation_policy: { target_profiles: null, target_tags: ['verse'] },
+      });
+      for (const each of ['lone', 'lead', 'stranger']) await agent(each, each);
+      await agent('waiting', 'writer');
+      const submit = submits[name] as (typeof submits)[string];
+      register('launch', async (tools) => {
+        await submit(tools, await requestFor(tools));
+        return 'done';
+      });
+      register('reach', async (tools) => {
+        const target = { kind: 'reuse', agent: await tools.findAgent('waiting') } as const;
+        await submit(tools, await requestFor(tools, { target }));
+        return 'done';
+      });
+      register('decided', async (tools) => {
+        await submit(tools, await requestFor(tools, { access: 'trusted' }));
+        return 'done';
+      });
+      const as = (sourceAgentId: string, primitive: string): Promise<JsonValue> =>
+        h.runtime.submit(primitive, {}, { sourceAgentId }).catch(codeOf);
+      const before = await rowCounts(h.database.pool);
+      for (const primitive of ['launch', 'reach'])
+        expect([await as('lone', primitive), await as('stranger', primitive)]).toEqual([
+          'delegation_denied',
+          'delegation_denied',
+        ]);
+      // The policy allows the profile, but another agent made the target.
+      expect(await as('lead', 'reach')).toBe('delegation_denied');
+      expect(await rowCounts(h.database.pool)).toEqual(before);
+      await h.runtime.submit('provision_agent', { action: 'ensure', agent_id: 'waiting', shared: true });
+      for (const primitive of ['launch', 'reach'])
+        expect([await as('lead', primitive), await as('operator', primitive)]).toEqual(['done', 'done']);
+      expect(await as('lone', 'decided')).toBe('done');
+    },
+  );
 });
 
 test.each([
   ['submitTurn', (tools: HandlerTools, request: SubmitTurnRequest) => tools.submitTurn(request)],
   ['submitTurns', (tools: HandlerTools, request: SubmitTurnRequest) => tools.submitTurns([request])],
 ] as const)(
-  '%s hands on a context that its caller may read, or that the handler answers for',
+  '%s passes on a context that its caller may read, or for which the handler has decided',
   async (_name, submit) => {
     await h.profile('lead', [{ say: 'x' }], { delegation_policy: { target_profiles: null } });
     await agent('lead', 'lead');
@@ -146,7 +149,7 @@ describe('a refused submitTurn that its handler catches', () => {
   };
 
   test.each(Object.keys(refusals).flatMap((why) => [true, false].map((hasTx) => [why, hasTx] as const)))(
-    'leaves nothing behind: %s (a transaction is open: %s)',
+    'leaves no change: %s (a transaction is open: %s)',
     async (why, hasTx) => {
       const [code, refused] = refusals[why] as [string, Broken];
       const met: string[] = [];
@@ -167,7 +170,7 @@ describe('a refused submitTurn that its handler catches', () => {
     },
   );
 
-  test('does not keep the handler from a turn that is accepted', async () => {
+  test('does not prevent a later accepted turn of the handler', async () => {
     register('tries', async (tools) => {
       const request = await requestFor(tools);
       await tools.submitTurn({ ...request, contextBoxId: newId<'box'>() }).catch(() => undefined);
@@ -180,7 +183,7 @@ describe('a refused submitTurn that its handler catches', () => {
   });
 });
 
-test('every try of a handler gets a fresh input', async () => {
+test('every try of a handler gets a new copy of its input', async () => {
   const seen: unknown[] = [];
   h.runtime.registerHandler('greedy', {
     description: 'Empties its input.',
@@ -203,7 +206,7 @@ test('every try of a handler gets a fresh input', async () => {
   expect(seen).toHaveLength(3);
 });
 
-test('a handler is asked for profiles only when the submission is well-formed', async () => {
+test('a handler is asked for its profiles only when the submission is well-formed', async () => {
   const asked: unknown[] = [];
   h.runtime.registerHandler('asked', {
     description: 'For tests.',

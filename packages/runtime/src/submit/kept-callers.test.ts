@@ -86,7 +86,7 @@ describe('a caller that was looked up before', () => {
     expect(await lookUpsOf(() => Promise.all([launch(), launch(), launch()]))).toBe(0);
   });
 
-  test('is looked up under a key of its own, in a transaction of its own, and for other profiles', async () => {
+  test('is looked up again with a key of its own, in a transaction of its own, and for other profiles', async () => {
     const { project, launch } = await scene();
     await apply('reader', project);
     expect(await lookUpsOf(() => launch({ idempotencyKey: 'mine' }))).toBe(1);
@@ -101,7 +101,7 @@ describe('a caller that was looked up before', () => {
     expect(await lookUpsOf(() => launch())).toBe(0);
   });
 
-  test('is looked up when it is named by a name, which another agent may get', async () => {
+  test('is looked up again when it is given by a name, which another agent may get', async () => {
     const { project, launch } = await scene();
     await other.submit(
       'provision_agent',
@@ -114,7 +114,7 @@ describe('a caller that was looked up before', () => {
   });
 });
 
-describe('what another process has changed meanwhile counts', () => {
+describe('a change by another process meanwhile is used:', () => {
   test('a new version of the profile', async () => {
     const { project, launch } = await scene();
     expect(await profileOf(await launch())).toBe(1);
@@ -125,7 +125,7 @@ describe('what another process has changed meanwhile counts', () => {
     expect(await lookUpsOf(() => launch())).toBe(0);
   });
 
-  test('an archived project, and one that is restored', async () => {
+  test('an archived or restored project', async () => {
     const { project, launch } = await scene();
     await other.archiveProject(project, { isArchived: true });
     expect(await codeOf(launch())).toBe('project_archived');
@@ -133,7 +133,7 @@ describe('what another process has changed meanwhile counts', () => {
     expect(await codeOf(launch())).toBe('accepted');
   });
 
-  test('limits of the project, whether they allow less or more', async () => {
+  test('limits of the project, higher or lower', async () => {
     const { project, launch } = await scene();
     const limit = (turns: number | null) =>
       h.rows('update boxcar.projects set limits = $2 where name = $1', [
@@ -149,7 +149,7 @@ describe('what another process has changed meanwhile counts', () => {
     expect(await budgetOf(await launch())).toBeNull();
   });
 
-  test('the profile of an agent, which decides what it may', async () => {
+  test('the profile of an agent, which decides its rights', async () => {
     const { project, launch } = await scene();
     await apply('boss', project, { delegation_policy: { target_profiles: ['writer'] } });
     await apply('clerk', project, { delegation_policy: { target_profiles: [] } });
@@ -172,7 +172,7 @@ describe('what another process has changed meanwhile counts', () => {
     expect(await codeOf(ask())).toBe('accepted');
   });
 
-  test('a profile that there was none of', async () => {
+  test('a profile that did not exist before', async () => {
     const { project, launch } = await scene();
     const ask = (): Promise<TurnId> => launch({}, { profile_name: 'late' });
     expect(await codeOf(ask())).toBe('not_found');
@@ -181,7 +181,7 @@ describe('what another process has changed meanwhile counts', () => {
   });
 });
 
-test('the answer to a submission whose first answer was lost is not that of the next one', async () => {
+test('the answer to a submission whose first answer was lost is not given to the next submission', async () => {
   const { project, launch } = await scene();
   await using proxy = await statementProxy(h.database.url);
   const pool = createPool({ connectionString: proxy.url, max: 2 });

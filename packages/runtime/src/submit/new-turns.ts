@@ -100,7 +100,7 @@ function decideDepth({ ctx: { parent }, caller }: TryContext): number {
   const depth = parent === undefined ? 0 : parent.depth + 1;
   if (depth > maxDepth) {
     throw new KernelError('depth_exceeded', {
-      message: `The turn would stand at depth ${depth}; the limit is ${maxDepth}.`,
+      message: `The turn would be at depth ${depth}; the limit is ${maxDepth}.`,
       details: { depth, max_depth: maxDepth, turn_id: parent?.turnId },
     });
   }

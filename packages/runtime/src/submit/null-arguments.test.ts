@@ -77,7 +77,7 @@ describe('null for an optional argument', () => {
     }
   });
 
-  test('in a task of a fork_join, too, and in what is nested below', () => {
+  test('is the same in a task of a fork_join, and in nested objects', () => {
     const handler = h.runtime.handlers.get('fork_join');
     if (handler === undefined) throw new Error('there is no fork_join');
     const fields = [{ name: 'a' }];
@@ -88,7 +88,7 @@ describe('null for an optional argument', () => {
     );
   });
 
-  test('in one alternative of a union leaves a null that this alternative takes', () => {
+  test('stays in one alternative of a union when this alternative accepts null', () => {
     const set = z.strictObject({ kind: z.literal('set'), due: z.string(), note: z.string().optional() });
     const clear = z.strictObject({
       kind: z.literal('clear'),
@@ -104,7 +104,7 @@ describe('null for an optional argument', () => {
     });
   });
 
-  test('makes the same request: under one key it is a repetition', async () => {
+  test('makes the same request: with one key it is a repetition', async () => {
     const args = { profile_name: 'expert', instruction: 'go' };
     const options = { idempotencyKey: 'once' };
     const nulls = { context_box_id: null, result_fields: null, wait: null, deadline_seconds: null };
@@ -114,7 +114,7 @@ describe('null for an optional argument', () => {
     expect({ turns, operations }).toEqual({ turns: 1, operations: 1 });
   });
 
-  test('does not replace an argument that is required', async () => {
+  test('does not replace a required argument', async () => {
     const refused = h.runtime.submit('launch_principal', { profile_name: 'expert', instruction: null });
     await expect(refused).rejects.toMatchObject({
       code: 'bad_request',
@@ -128,7 +128,7 @@ describe('null for an optional argument', () => {
     await expect(list).rejects.toMatchObject({ code: 'bad_request' });
   });
 
-  test('of a custom primitive stays null only where its schema takes null', async () => {
+  test('of a custom primitive stays null only where its schema accepts null', async () => {
     const parts = [
       { name: 'a', of: null },
       { name: 'b', of: 'c' },
@@ -146,7 +146,7 @@ describe('null for an optional argument', () => {
     ]);
   });
 
-  test('from a model is not given, in primitives and tools', async () => {
+  test('from a model counts as not given, in primitives and tools', async () => {
     const ask = {
       expert_profile: 'expert',
       question: 'q',

@@ -53,7 +53,7 @@ beforeAll(async () => {
 });
 afterAll(() => h[Symbol.asyncDispose]());
 
-test('each primitive that makes turns names their run: new, reused, handed over, of many and of a plugin', async () => {
+test('each primitive that makes turns names their run: new, reused, handed over, several, and from a plugin', async () => {
   const launched = await submit('launch_principal', { profile_name: 'parked', instruction: 'x' });
   const answers = [
     launched,
@@ -82,7 +82,7 @@ test('each primitive that makes turns names their run: new, reused, handed over,
   expect(answers.map(({ run_id }) => run_id)).toEqual(runs);
 });
 
-test('a fork_join names the run of its tasks, a collect the run of the turns it joins when there is one', async () => {
+test('a fork_join names the run of its tasks, and a collect the run of the joined turns when they have one run', async () => {
   const joined = await submit('fork_join', { tasks: [task('parked'), task('parked')], wait: false });
   const runId = await runOf((joined.turn_ids as string[])[0]);
   expect(joined).toEqual({
@@ -108,7 +108,7 @@ test('a fork_join names the run of its tasks, a collect the run of the turns it 
   expect(waited.answer).toMatchObject({ run_id: await runOf(waited.awaitedTurnId ?? undefined) });
 });
 
-test('below an open turn the run is that of the turn', async () => {
+test('within an open turn the run is the run of that turn', async () => {
   const parent = await submit('launch_principal', { profile_name: 'parked', instruction: 'x' });
   const child = await submit(
     'launch_principal',
@@ -118,11 +118,11 @@ test('below an open turn the run is that of the turn', async () => {
   expect(child.run_id).toBe(await runOf(parent.turn_id));
 });
 
-test('an answer that is no receipt stays as the handler gave it', async () => {
+test('an answer that is not a receipt stays as the handler returned it', async () => {
   expect(await submit('quote', {})).toEqual({ turn_id: 'none' });
 });
 
-test('a receipt that an older build has stored is answered as it is stored', async () => {
+test('a receipt that an older build has stored is returned as it is stored', async () => {
   const [args, options] = [{ profile_name: 'parked', instruction: 'x' }, { idempotencyKey: 'old' }] as const;
   const first = await submit('launch_principal', args, options);
   await h.rows(
@@ -133,7 +133,7 @@ test('a receipt that an older build has stored is answered as it is stored', asy
   expect(await submit('launch_principal', args, options)).toEqual(stored);
 });
 
-test("a model's call is answered as before: its run is that of the calling turn", async () => {
+test('a model’s call is answered as before: its run is the run of the calling turn', async () => {
   await h.profile(
     'lead',
     [

@@ -22,7 +22,7 @@ async function refusalOf(primitive: string, args: unknown, options = {}): Promis
   throw new Error(`${primitive} was not refused`);
 }
 
-describe('a refusal names the field as the caller wrote it', () => {
+describe('a refusal names the field as the caller wrote it:', () => {
   const box = newId<'box'>();
   test.each([
     [
@@ -72,8 +72,8 @@ describe('a refusal names the field as the caller wrote it', () => {
   });
 });
 
-describe('a refusal says what was probably meant', () => {
-  test('of profiles, and lists them when none is near', async () => {
+describe('a refusal suggests a similar known name', () => {
+  test('for profiles, and lists the profiles when none is similar', async () => {
     const near = await refusalOf('launch_principal', { profile_name: 'reviwer', instruction: 'x' });
     expect(near.message).toContain("No profile 'reviwer' in this project; did you mean 'reviewer'?");
     const far = await refusalOf('ask_expert', { expert_profile: 'zzzzz', question: 'x' });
@@ -88,7 +88,7 @@ describe('a refusal says what was probably meant', () => {
     expect(agent.message).toContain("did you mean 'writer'?");
   });
 
-  test('of primitives and arguments', async () => {
+  test('for primitives and arguments', async () => {
     const primitive = await refusalOf('fork-join', { tasks: [] });
     expect(primitive.message).toContain("; did you mean 'fork_join'?");
     const argument = await refusalOf('launch_principal', { profile: 'writer', instruktion: 'x' });
@@ -96,7 +96,7 @@ describe('a refusal says what was probably meant', () => {
     expect(argument.message).toContain("'instruktion' (did you mean 'instruction'?)");
   });
 
-  test('a profile that the caller may not reach is not offered to it', async () => {
+  test('but never a profile that the caller may not reach', async () => {
     await h.runtime.applyProfile({
       name: 'boss',
       instructions: 'Help.',

@@ -70,7 +70,7 @@ async function findProfileFor({ ref, field, name }: Named, tools: HandlerTools):
 
 const tapeTaken = ({ ref, field }: Named, boxId: BoxId | null): KernelError =>
   new KernelError('conflict', {
-    message: `${field}: the tape of session '${ref.session}' is not free: somebody else holds it.`,
+    message: `${field}: the tape of session '${ref.session}' is not free: another agent holds it.`,
     next: 'Choose another session.',
     details: { field, workspace: ref.workspace, session: ref.session, box_id: boxId },
   });

@@ -68,7 +68,7 @@ describe('a key', () => {
     expect(await counts()).toEqual(before);
   });
 
-  test('used by many at once makes one turn, and everyone gets its receipt', async () => {
+  test('used by many at once makes one turn, and every caller gets its receipt', async () => {
     const before = await counts();
     const receipts = await Promise.all(
       Array.from({ length: 20 }, () => receiptOf({ idempotencyKey: 'key' })),
@@ -79,7 +79,7 @@ describe('a key', () => {
     expect(after.cards).toBe(before.cards + 2);
   });
 
-  test('used by many at once for an agent that exists makes one turn', async () => {
+  test('used by many at once for an existing agent makes one turn', async () => {
     const { agent_id } = await receiptOf();
     const again = () =>
       submit(
@@ -92,7 +92,7 @@ describe('a key', () => {
     expect(await counts()).toMatchObject({ turns: 2, operations: 2 });
   });
 
-  test('with other arguments or another primitive is a conflict, and of another caller it is another key', async () => {
+  test('with other arguments or another primitive is a conflict, and from another caller it is another key', async () => {
     const first = await receiptOf({ idempotencyKey: 'key' });
     const before = await counts();
     for (const [name, args] of [
@@ -113,7 +113,7 @@ describe('a key', () => {
     expect(await refusal(foreign)).toMatchObject({ code: 'delegation_denied' });
   });
 
-  test('of a refused submission is free again', async () => {
+  test('of a refused submission can be used again', async () => {
     const wrong = submit(
       'launch_principal',
       { ...launch, profile_name: 'nobody' },
@@ -123,7 +123,7 @@ describe('a key', () => {
     expect(await receiptOf({ idempotencyKey: 'key' })).toMatchObject({ turn_id: expect.any(String) });
   });
 
-  test('answers also when the calling turn has ended meanwhile', async () => {
+  test('also gives the answer when the calling turn has ended meanwhile', async () => {
     const parent = await receiptOf();
     const child = await receiptOf({ parentTurnId: parent.turn_id, idempotencyKey: 'key' });
     await h.worker();
@@ -137,14 +137,14 @@ describe('a key', () => {
   });
 
   test.each(['', ' ', 'x'.repeat(501), 'NUL \u0000'])(
-    'that cannot be one is refused',
+    'that is not valid is refused',
     async (idempotencyKey) => {
       expect(await refusal(receiptOf({ idempotencyKey }))).toMatchObject({ code: 'bad_request' });
     },
   );
 });
 
-describe('a handler that names what does not exist', () => {
+describe('for a handler’s reference to a missing object,', () => {
   const make = (change: (agent: AgentRow) => AgentRow): (() => Promise<JsonValue>) =>
     primitive(async ({ packer, ctx, findAgent, submitTurn }) => {
       const agent = await findAgent('known');
@@ -160,7 +160,7 @@ describe('a handler that names what does not exist', () => {
     ['an agent', (agent) => ({ ...agent, agentId: newId<'agent'>() })],
     ['the tape of an agent', (agent) => ({ ...agent, tapeBoxId: newId<'box'>() })],
     ['a profile', (agent) => ({ ...agent, profile: { ...agent.profile, profileId: newId<'profile'>() } })],
-  ])('%s, makes no turn', async (_what, change) => {
+  ])('%s is refused, and makes no turn', async (_what, change) => {
     await submit('provision_agent', { action: 'ensure', agent_id: 'known', profile_name: 'expert' });
     const before = await counts();
     expect(await refusal(make(change)())).toMatchObject({ code: 'not_found' });
@@ -169,10 +169,10 @@ describe('a handler that names what does not exist', () => {
   });
 });
 
-describe('bad input leaves nothing behind and says what is wrong', () => {
+describe('bad input leaves nothing and is refused with the reason:', () => {
   const cases: [string, string, unknown, string, string?][] = [
     ['unknown primitive', 'nothing', {}, 'unknown_primitive'],
-    ['no object', 'launch_principal', 'x', 'bad_request', 'arguments'],
+    ['input that is not an object', 'launch_principal', 'x', 'bad_request', 'arguments'],
     ['null', 'launch_principal', null, 'bad_request', 'arguments'],
     ['missing key', 'launch_principal', { profile_name: 'expert' }, 'bad_request', 'arguments.instruction'],
     ['unknown key', 'launch_principal', { ...launch, typo: 1 }, 'bad_request', 'typo'],
@@ -202,29 +202,40 @@ describe('bad input leaves nothing behind and says what is wrong', () => {
     ],
     ['unknown profile', 'launch_principal', { ...launch, profile_name: 'nobody' }, 'not_found', 'nobody'],
     ['unknown box', 'launch_principal', { ...launch, context_box_id: newId() }, 'not_found', 'box'],
-    ['no box id', 'launch_principal', { ...launch, context_box_id: 'x' }, 'not_found', 'box'],
     [
-      'box of a wrong type',
+      'a box id that is not valid',
+      'launch_principal',
+      { ...launch, context_box_id: 'x' },
+      'not_found',
+      'box',
+    ],
+    [
+      'a box of a wrong type',
       'launch_principal',
       { ...launch, context_box_id: 7 },
       'bad_request',
       'context_box_id',
     ],
     [
-      'result fields that are no list',
+      'result fields that are not a list',
       'launch_principal',
       { ...launch, result_fields: {} },
       'bad_request',
       'result_fields',
     ],
     [
-      'result fields of one name',
+      'two result fields with one name',
       'launch_principal',
       { ...launch, result_fields: [{ name: 'a' }, { name: 'a' }] },
       'bad_request',
       'result_fields',
     ],
-    ['too large', 'launch_principal', { ...launch, instruction: 'x'.repeat(300_000) }, 'payload_too_large'],
+    [
+      'too large input',
+      'launch_principal',
+      { ...launch, instruction: 'x'.repeat(300_000) },
+      'payload_too_large',
+    ],
     [
       'unknown agent',
       'delegate_async',
@@ -233,7 +244,7 @@ describe('bad input leaves nothing behind and says what is wrong', () => {
       'agent',
     ],
     [
-      'the operator is nobody to work',
+      'the operator as an agent that works',
       'delegate_async',
       { target_strategy: 'reuse', target_ref: 'operator', instruction: 'x' },
       'not_found',
@@ -263,9 +274,9 @@ describe('bad input leaves nothing behind and says what is wrong', () => {
       'cards.0',
     ],
     ['an unknown card', 'create_box', { card_ids: [newId()] }, 'not_found', 'card'],
-    ['a grant of nothing', 'grant_box', { box_id: newId(), grantee: 'operator' }, 'not_found', 'box'],
+    ['a grant for nothing', 'grant_box', { box_id: newId(), grantee: 'operator' }, 'not_found', 'box'],
     [
-      'a grant until never',
+      'a grant without a valid end',
       'grant_box',
       { box_id: newId(), grantee: 'x', until: 'never' },
       'bad_request',
@@ -293,7 +304,7 @@ describe('bad input leaves nothing behind and says what is wrong', () => {
     ['an unknown caller', { sourceAgentId: 'nobody' }, 'not_found'],
     ['an unknown caller id', { sourceAgentId: newId() }, 'not_found'],
     ['an unknown calling turn', { parentTurnId: newId() }, 'not_found'],
-    ['a calling turn that is no id', { parentTurnId: 'x' }, 'bad_request'],
+    ['a calling turn with an invalid id', { parentTurnId: 'x' }, 'bad_request'],
     ['a channel with NUL', { channelId: 'a\u0000' }, 'bad_request'],
     ['a blank project', { projectId: ' ' }, 'bad_request'],
   ])('%s', async (_name, options, code) => {
@@ -302,7 +313,7 @@ describe('bad input leaves nothing behind and says what is wrong', () => {
     expect(await counts()).toEqual(before);
   });
 
-  test('a turn of another agent as the calling one, unless the operator files it there', async () => {
+  test('a turn of another agent cannot be the calling turn, unless the operator files the submission there', async () => {
     const [mine, other] = [await receiptOf(), await receiptOf()];
     const before = await counts();
     expect(
@@ -315,7 +326,7 @@ describe('bad input leaves nothing behind and says what is wrong', () => {
     expect(await receiptOf({ parentTurnId: mine.turn_id })).toMatchObject({ turn_id: expect.any(String) });
   });
 
-  test('things of another project do not exist', async () => {
+  test('objects of another project do not exist', async () => {
     const mine = await receiptOf();
     const box = (await submit('create_box', {
       cards: [{ type: 't', content: { kind: 'text', text: 'x' } }],
@@ -358,7 +369,7 @@ describe('bad input leaves nothing behind and says what is wrong', () => {
 });
 
 describe('a custom primitive', () => {
-  test('reads what it has packed, writes on tx, and makes turns: all of it commits with its answer', async () => {
+  test('reads its packed context, writes on tx, and makes turns: all of it commits with its answer', async () => {
     await h.rows('create table notes (words text)');
     const run = primitive(async ({ packer, tx, ctx, findProfile, submitTurn }) => {
       const boxId = await packer.createBox({
@@ -436,7 +447,7 @@ describe('a custom primitive', () => {
     expect(h.database.pool.idleCount).toBe(h.database.pool.totalCount);
   });
 
-  test('may send statements side by side: they share its transaction', async () => {
+  test('may send statements in parallel: they share its transaction', async () => {
     await h.rows('create table notes (words text)');
     const run = primitive(async ({ tx, packer, ctx }) => {
       const made = packer.createBox({
@@ -460,7 +471,7 @@ describe('a custom primitive', () => {
     expect(h.database.pool.idleCount).toBe(h.database.pool.totalCount);
   });
 
-  test('cannot use its transaction once it is over', async () => {
+  test('cannot use its transaction after the transaction has ended', async () => {
     let late: HandlerTools['tx'] | undefined;
     await primitive(async ({ tx }) => {
       late = tx;
@@ -470,7 +481,7 @@ describe('a custom primitive', () => {
     expect(h.database.pool.idleCount).toBe(h.database.pool.totalCount);
   });
 
-  test('runs again as a whole when its transaction loses a race', async () => {
+  test('runs again completely when its transaction fails to serialize', async () => {
     await h.rows('create table notes (words text)');
     let runs = 0;
     const run = primitive(async ({ tx }) => {
@@ -483,7 +494,7 @@ describe('a custom primitive', () => {
     expect(await h.rows('select * from notes')).toEqual([{ words: 'made' }]);
   });
 
-  test('whose connection is cut runs again; the answer stands once', async () => {
+  test('whose connection is cut runs again, and its answer is stored once', async () => {
     let runs = 0;
     const run = primitive(async ({ tx }) => {
       runs++;
@@ -494,7 +505,7 @@ describe('a custom primitive', () => {
     expect(await counts()).toMatchObject({ operations: 1 });
   });
 
-  test('may answer what JSON cannot say: rows keep what can be said', async () => {
+  test('may return values that JSON lacks: rows keep the parts that JSON has', async () => {
     const circle: Record<string, unknown> = { n: 1n, nul: 'a\u0000', no: undefined };
     circle.self = circle;
     for (const [answer, expected] of [
@@ -506,7 +517,7 @@ describe('a custom primitive', () => {
     expect(await counts()).toMatchObject({ operations: 3 });
   });
 
-  test('gives its turns contexts of this project only, and sealed ones', async () => {
+  test('can give its turns only sealed contexts of this project', async () => {
     const { output_box_id } = await receiptOf();
     const before = await counts();
     for (const contextBoxId of [newId<'box'>(), output_box_id]) {
@@ -522,7 +533,7 @@ describe('a custom primitive', () => {
     expect(await counts()).toEqual(before);
   });
 
-  test('can wait for one turn only', async () => {
+  test('can wait for only one turn', async () => {
     const before = await counts();
     const run = primitive(async ({ submitTurn, findProfile, packer, ctx }) => {
       for (let i = 0; i < 2; i++) {
@@ -585,7 +596,7 @@ describe('a custom primitive', () => {
     expect(await counts()).toMatchObject({ operations: 0 });
   });
 
-  test('takes a name once, and only a name a model can call', () => {
+  test('has a unique name that a model can call', () => {
     const handler: Handler = { description: '', input: z.strictObject({}), handle: async () => null };
     h.runtime.registerHandler('mine', handler);
     for (const name of ['mine', 'delegate_async']) {
@@ -602,7 +613,7 @@ describe('a custom primitive', () => {
   });
 });
 
-test('a submission whose tape is reset after its agent was found is tried again, on the tape that the agent has now', async () => {
+test('a submission whose tape is reset after its agent was found is tried again, on the agent’s current tape', async () => {
   const made = (await submit('provision_agent', { action: 'create', profile_name: 'expert' })) as {
     agent_id: string;
     output_box_id: string;

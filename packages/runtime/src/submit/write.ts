@@ -166,7 +166,7 @@ class CallerChanged extends KernelError {
 class KeyFreed extends KernelError {
   constructor(key: string) {
     super('conflict', {
-      message: `What was accepted under key '${key}' has been removed meanwhile.`,
+      message: `The submission that was accepted with key '${key}' has been removed meanwhile.`,
       next: 'Try again.',
       details: { idempotency_key: key },
       // Retried like a serialization failure.

@@ -112,8 +112,8 @@ const allEnd = (h: Harness): Promise<unknown> =>
     { message: 'all turns and batches end' },
   );
 
-describe('a circle that leads through batches', () => {
-  test('through the queues of agents: the youngest wait fails, its turns go on, and can still be collected', async () => {
+describe('a circle of waits through batches', () => {
+  test('and through the queues of agents fails the youngest wait; its turns continue, and can still be collected', async () => {
     const { h, roots } = await together(BOTH, () => ({
       'agent-a': { tool: 'fork_join', arguments: { tasks: [task('agent-b'), task('parked', 'new')] } },
       'agent-b': { tool: 'fork_join', arguments: { tasks: [task('agent-a')] } },
@@ -145,7 +145,7 @@ describe('a circle that leads through batches', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('without any queue: turns of two runs that collect each other', async () => {
+  test('can form without any queue, between turns of two runs that collect each other', async () => {
     const parked: { turn_id: TurnId; output_box_id: string }[] = [];
     const { h, roots } = await together(BOTH, async (made) => {
       for (const grantee of BOTH) {
@@ -184,7 +184,7 @@ describe('a circle that leads through batches', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('is none where the batch can do without the member that waits', async () => {
+  test('is not found when the batch can succeed without the waiting member', async () => {
     const { h } = await together(BOTH, () => ({
       'agent-a': {
         tool: 'fork_join',
@@ -233,7 +233,7 @@ test('a wait that is given up twice at once, or after its answer, is settled onc
   await checkInvariants(h.database.pool);
 });
 
-test('a wide batch whose members wait for nobody is read in one statement and leads nowhere', async () => {
+test('a wide batch whose members do not wait is read in one statement and is part of no circle', async () => {
   const { h } = await together(['agent-a'], () => ({
     'agent-a': {
       tool: 'fork_join',

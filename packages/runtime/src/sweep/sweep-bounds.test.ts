@@ -45,7 +45,7 @@ test('a thousand queued turns end on one slot, even turns that wait for turns af
 
 test.each([
   ['the oldest of its pool', 'b', 1],
-  ['among those of a busy pool', 'a', 2],
+  ['one of many of a busy pool', 'a', 2],
 ])(
   'a lost ring that is %s is found although 600 older turns wait for workers',
   async (_place, target, sweeps) => {

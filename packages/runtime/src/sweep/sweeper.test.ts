@@ -54,7 +54,7 @@ const lose = (h: Harness, turnIds: readonly TurnId[]): Promise<unknown> =>
   );
 
 describe('a row that a sweep cannot handle', () => {
-  test('does not stop the others, is tried again later each time, is given up, and can be put back', async () => {
+  test('does not stop the others, is tried again later each time, is set aside in the end, and can be put back', async () => {
     await using h = await harness();
     await h.profile('slow', [{ say: 'never' }]);
     const args = { target_strategy: 'new', target_ref: 'slow', instruction: 'go', deadline_seconds: 60 };
@@ -111,7 +111,7 @@ describe('a row that a sweep cannot handle', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('in the hands of a dead worker keeps no other turn of it from being taken over', async () => {
+  test('of a dead worker does not prevent the takeover of the worker’s other turns', async () => {
     await using h = await harness();
     await h.profile('writer', [{ say: 'done' }]);
     const turnIds: TurnId[] = [];
@@ -129,7 +129,7 @@ describe('a row that a sweep cannot handle', () => {
     );
   });
 
-  test('among overdue calls keeps no other call from its answer', async () => {
+  test('of an overdue call does not prevent the answers of other calls', async () => {
     await using h = await harness();
     await h.profile('absent', [{ say: 'never' }], { worker_target: 'nowhere' });
     const ask = { tool: 'ask_expert', arguments: { expert_profile: 'absent', question: 'q' } };
@@ -157,7 +157,7 @@ describe('a row that a sweep cannot handle', () => {
     );
   });
 
-  test('among turns whose wait is over keeps no other from being woken', async () => {
+  test('of a turn whose wait is over does not prevent the wake of other turns', async () => {
     await using h = await harness();
     const limits = { retry_base_seconds: 3_000, retry_max_seconds: 3_000 };
     await h.profile('turned-away', [{ fail: { status: 503, times: 1 }, say: 'done' }], { limits });
@@ -181,7 +181,7 @@ describe('a row that a sweep cannot handle', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('among turns that wait for a provider keeps no other from its room', async () => {
+  test('of a turn that waits for a provider does not keep room from other turns', async () => {
     await using h = await harness();
     await h.profile('writer', [{ say: 'done' }]);
     const turnIds: TurnId[] = [];
@@ -207,7 +207,7 @@ describe('a row that a sweep cannot handle', () => {
     expect(await statusOf(h, bad)).toBe('dispatched');
   });
 
-  test('among accounts that have room again keeps no turn from its wake, and ends no turn', async () => {
+  test('of an account with room again does not prevent the wake of other turns, and ends no turn', async () => {
     await using h = await harness();
     await h.profile('writer', [{ say: 'done' }]);
     const launch = () => submit(h, 'launch_principal', { profile_name: 'writer', instruction: 'go' });
@@ -242,7 +242,7 @@ describe('a row that a sweep cannot handle', () => {
     expect(await h.rows('select from boxcar.budgets where paused_at is not null')).toEqual([]);
   });
 
-  test('among batches that are due keeps no other from its end, and is given up like any row', async () => {
+  test('of a batch that is due does not prevent the end of other batches, and is set aside like any row', async () => {
     await using h = await harness();
     await h.profile('absent', [{ say: 'never' }], { worker_target: 'nowhere' });
     const batchIds: string[] = [];
@@ -337,7 +337,7 @@ async function circle(): Promise<{ h: Harness; roots: readonly TurnId[] }> {
 }
 
 describe('a circle of waits over two runs', () => {
-  test('is given up by its youngest wait, with the chain, and both runs end', async () => {
+  test('is ended by failing its youngest wait, with the chain, and both runs end', async () => {
     const { h, roots } = await circle();
     await using _harness = h;
     const [youngest] = await h.rows<{ id: string }>(
@@ -370,7 +370,7 @@ describe('a circle of waits over two runs', () => {
   });
 });
 
-test('the tenth worker lost at a step is the end of a turn; any number of attempts is not', async () => {
+test('the tenth worker lost at a step ends a turn; no number of attempts does', async () => {
   await using h = await harness();
   await h.profile('writer', [{ say: 'done' }]);
   const launch = (): Promise<TurnId> =>
@@ -435,7 +435,7 @@ describe('a row that another session has locked', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('is one of many: all of them together delay a sweep by about a second, and each is logged', async () => {
+  test('can be one of many: all of them together delay a sweep by about a second, and each is logged', async () => {
     await using h = await harness();
     await h.profile('slow', [{ say: 'never' }]);
     const args = { target_strategy: 'new', target_ref: 'slow', instruction: 'go', deadline_seconds: 60 };
@@ -482,7 +482,7 @@ describe('a row that another session has locked', () => {
     expect(await listDeadLetters(h.database.pool, 10)).toEqual([]);
   });
 
-  test('is a run whose budget has room again: the turns of other runs are woken', async () => {
+  test('can be a run whose budget has room again: the turns of other runs are woken', async () => {
     await using h = await harness();
     await h.profile('writer', [{ say: 'done' }]);
     const launch = () => submit(h, 'launch_principal', { profile_name: 'writer', instruction: 'go' });
@@ -524,7 +524,7 @@ describe('a row that another session has locked', () => {
     expect(await listDeadLetters(h.database.pool, 10)).toEqual([]);
   });
 
-  test('is a provider: its turns wait for the next sweep, and the turns of other providers are woken', async () => {
+  test('can be a provider: its turns wait for the next sweep, and the turns of other providers are woken', async () => {
     await using h = await harness();
     await h.profile('writer', [{ say: 'done' }]);
     const launch = () => submit(h, 'launch_principal', { profile_name: 'writer', instruction: 'go' });
@@ -569,7 +569,7 @@ describe('a row that another session has locked', () => {
     expect(await listDeadLetters(h.database.pool, 10)).toEqual([]);
   });
 
-  test('is left by the sweep for now, without a note, when it stays locked', async () => {
+  test('is left for the next sweep, without a note, when it stays locked', async () => {
     await using h = await harness();
     await h.profile('slow', [{ say: 'never' }]);
     const turnId = await submit(h, 'delegate_async', {
@@ -595,7 +595,7 @@ describe('a row that another session has locked', () => {
   });
 });
 
-test('a sweep does not ask an absent queue for doors or rings, and closes all doors when the queue answers', async () => {
+test('a sweep does not ask an unavailable queue for doors or rings, and closes all doors when the queue answers', async () => {
   let isAway = true;
   const asked: string[] = [];
   const doorbell: Doorbell = {

@@ -21,7 +21,7 @@ const idle = async (): Promise<string> => {
   return (made as { agent_id: string }).agent_id;
 };
 
-test('an append at a head that has moved changes nothing and says the real head', async () => {
+test('an append at an outdated head changes nothing and returns the real head', async () => {
   const tape = await h.runtime.tape(fresh());
   await tape.append([{ kind: 'message', content: 'one' }], { expectedHead: 2 });
   await expect(tape.append([{ kind: 'message', content: 'two' }], { expectedHead: 2 })).rejects.toMatchObject(
@@ -33,7 +33,7 @@ test('an append at a head that has moved changes nothing and says the real head'
   expect((await tape.info()).entries).toBe(3);
 });
 
-test('an append under a key is made once, whoever is first', async () => {
+test('an append with a key is made once, whichever request is first', async () => {
   const tape = await h.runtime.tape(fresh());
   const answers = await Promise.all(
     Array.from({ length: 4 }, () =>
@@ -97,7 +97,7 @@ describe('a key', () => {
     expect((await tape.info()).entries).toBe(5);
   });
 
-  test('gives the first answer for a handoff, by several at once, whatever was written since and wherever the head is', async () => {
+  test('returns the first answer for a handoff, to several callers at once, whatever was written since and wherever the head is', async () => {
     const tape = await h.runtime.tape(fresh());
     const options = { state: { summary: 'done' }, dedupKey: 'k', expectedHead: 2 };
     const answers = await Promise.all(Array.from({ length: 4 }, () => tape.handoff('phase', options)));
@@ -125,8 +125,8 @@ describe('a key', () => {
   });
 });
 
-describe('after a reset', () => {
-  test('a head that was read before it is no head of what follows', async () => {
+describe('after a reset of a tape', () => {
+  test('a head that was read before the reset is refused', async () => {
     const name = fresh();
     const [tape, other] = [await h.runtime.tape(name), await h.runtime.tape(name)];
     const { entries } = await tape.info();
@@ -138,7 +138,7 @@ describe('after a reset', () => {
     expect((await other.info()).entries).toBe(entries);
   });
 
-  test('who may append, and not read, is led on to what follows', async () => {
+  test('an agent that may append but not read is redirected to the next tape', async () => {
     const name = fresh();
     const tape = await h.runtime.tape(name);
     const writer = await idle();
@@ -154,15 +154,15 @@ describe('an event named handoff', () => {
     ['with a text', [{ kind: 'event', name: 'handoff', data: 'text' }]],
     ['with null', [{ kind: 'event', name: 'handoff', data: null }]],
     ['with nothing', [{ kind: 'event', name: 'handoff' }]],
-    ['behind no anchor', [{ kind: 'event', name: 'handoff', data: { name: 'x' } }]],
+    ['without a preceding anchor', [{ kind: 'event', name: 'handoff', data: { name: 'x' } }]],
     [
-      'behind an anchor of another name',
+      'after an anchor of another name',
       [
         { kind: 'anchor', name: 'a', state: { secret: 1 } },
         { kind: 'event', name: 'handoff', data: { name: 'b' } },
       ],
     ],
-  ])('that is none is read as it was appended: %s', async (_what, entries) => {
+  ])('without valid handoff data is read as it was appended: %s', async (_what, entries) => {
     const tape = await h.runtime.tape(fresh());
     await tape.append(entries);
     const { name, data } = entries.at(-1) as { name: string; data?: unknown };
@@ -173,7 +173,7 @@ describe('an event named handoff', () => {
   });
 });
 
-describe('what is refused', () => {
+describe('a refused append', () => {
   const long = 'y'.repeat(2 ** 20);
   const message: EntryInput = { kind: 'message', content: 'x' };
   const draft = { kind: 'event', card: null, payload: { name: 'd' }, anchorName: null, meta: null } as const;
@@ -189,24 +189,24 @@ describe('what is refused', () => {
         tape.append([{ kind: 'message', content: 'x', meta: { imported: { line: '{}', parts: 1 } } }]),
     ],
     ['nothing to append', (tape) => tape.append([])],
-    ['a kind that is none', (tape) => tape.append([{ kind: 'other' } as unknown as EntryInput])],
+    ['an unknown kind', (tape) => tape.append([{ kind: 'other' } as unknown as EntryInput])],
     [
-      'a message of a role that is none',
+      'a message with an unknown role',
       (tape) => tape.append([{ ...message, role: 'tool' } as unknown as EntryInput]),
     ],
     ['an expected head of −1', (tape) => tape.append([message], { expectedHead: -1 })],
-    ['an expected head that is no number', (tape) => tape.append([message], { expectedHead: Number.NaN })],
+    ['an expected head that is not a number', (tape) => tape.append([message], { expectedHead: Number.NaN })],
     [
-      'an expected head beyond any',
+      'an expected head that is too large',
       (tape) => tape.append([message], { expectedHead: 2 ** 40 }),
       'tape_conflict',
     ],
     ['an empty key', (tape) => tape.append([message], { dedupKey: '' })],
     ['a key with NUL', (tape) => tape.append([message], { dedupKey: 'a\0b' })],
-    ['a key without end', (tape) => tape.handoff('x', { dedupKey: long })],
-    ['a turn that is no id', (tape) => tape.append([{ ...message, turnId: 'abc' as never }])],
-    ['half a step', (tape) => tape.append([{ ...message, step: 1.5 }])],
-    ['a date without end', (tape) => tape.append([{ kind: 'draft', createdAt: 'infinity', draft }])],
+    ['a key that is too long', (tape) => tape.handoff('x', { dedupKey: long })],
+    ['a turn id that is not valid', (tape) => tape.append([{ ...message, turnId: 'abc' as never }])],
+    ['a fractional step', (tape) => tape.append([{ ...message, step: 1.5 }])],
+    ['a date that is too long', (tape) => tape.append([{ kind: 'draft', createdAt: 'infinity', draft }])],
     ['meta that is too large', (tape) => tape.append([{ ...message, meta: { long } }]), 'payload_too_large'],
     [
       'an event that is too large',
@@ -225,7 +225,7 @@ describe('what is refused', () => {
     ['an agent', () => h.runtime.tape({ agent: 'a\0' })],
     ['a reader', () => h.runtime.tape('x', { as: 'a\0' })],
     ['a project', () => h.runtime.tape('x', { projectId: 'a\0' })],
-  ])('is a name that nothing can have: of %s', async (_what, open) => {
+  ])('has a name that is not valid: of %s', async (_what, open) => {
     await expect(open()).rejects.toMatchObject({ code: 'bad_request' });
   });
 });

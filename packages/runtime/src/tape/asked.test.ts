@@ -58,7 +58,7 @@ const fresh = async (): Promise<string> => {
   return z.object({ agent_id: z.string() }).parse(made).agent_id;
 };
 
-test('messages, entries, search and export have it where the turn starts; positions and counts stay', async () => {
+test('messages, entries, search and export show a turn’s instruction at its start; positions and counts stay the same', async () => {
   const { agent_id: agent, turn_id: turnId, context_box_id: boxId } = await launch();
   const tape = await h.runtime.tape({ agent });
   const messages = await tape.messages();
@@ -95,7 +95,7 @@ test('messages, entries, search and export have it where the turn starts; positi
 
 const plain = { slice: { kind: 'all' }, from: null, until: null, text: null, limit: null } as const;
 
-test('what was inherited is not shown again, nor by a line that was imported', async () => {
+test('inherited cards are not shown again, and neither are they by an imported line', async () => {
   const box = await h.runtime.submit('create_box', {
     cards: [{ type: 'note', role: 'user', content: { kind: 'text', text: 'An inherited secret.' } }],
   });
@@ -120,7 +120,7 @@ test('what was inherited is not shown again, nor by a line that was imported', a
   expect(await found(forged, 'metric units')).toEqual([]);
 });
 
-test('a grant for the tape is none for what its agent was asked', async () => {
+test('a grant for a tape gives no access to the instructions of its agent', async () => {
   const { agent_id: agent, context_box_id: boxId } = await launch();
   const owned = await h.runtime.tape({ agent });
   const guest = await fresh();
@@ -140,7 +140,7 @@ test('a grant for the tape is none for what its agent was asked', async () => {
   expect(await found(tape, 'metric units')).toHaveLength(1);
 });
 
-test('what was erased shows as erased, and is found no more', async () => {
+test('erased instructions are shown as erased, and are no longer found', async () => {
   const { agent_id: agent } = await launch();
   const tape = await h.runtime.tape({ agent });
   expect(await found(tape, 'metric units')).toHaveLength(1);
@@ -157,7 +157,7 @@ test('what was erased shows as erased, and is found no more', async () => {
   expect(await found(tape, 'metric units')).toEqual([]);
 });
 
-test('questions and answers of a search are told newest first, each of those that say the same once', async () => {
+test('a search returns instructions and answers newest first, and of equal texts only one', async () => {
   const agent = await fresh();
   const again = (instruction: string) =>
     ask('delegate_async', { target_strategy: 'reuse', target_ref: agent, instruction });
@@ -176,7 +176,7 @@ test('questions and answers of a search are told newest first, each of those tha
   ]);
 });
 
-test('costs one statement more for a page of starts, however many there are', async () => {
+test('the instructions take one additional statement for a page of turn starts, for any number of starts', async () => {
   const agent = await fresh();
   const again = (n: number) =>
     ask('delegate_async', { target_strategy: 'reuse', target_ref: agent, instruction: `question ${n}` });
@@ -194,7 +194,7 @@ test('costs one statement more for a page of starts, however many there are', as
   expect((await tape.messages()).filter(({ role }) => role === 'user')).toHaveLength(8);
 });
 
-test('words that are more than a page come in parts, none is lost', async () => {
+test('instructions that are longer than a page arrive in parts, and none is lost', async () => {
   const agent = await fresh();
   const long = (n: number): string => `${n}`.repeat(120_000);
   for (let n = 0; n < 4; n += 1)
@@ -206,7 +206,7 @@ test('words that are more than a page come in parts, none is lost', async () => 
   ).toEqual([true, true, true, true]);
 });
 
-test('boxes, rights and cards of a start are looked up by key, in tables of any size', async () => {
+test('the boxes, rights and cards of a turn start are read by key, in tables of any size', async () => {
   const { agent_id: agent, context_box_id: boxId } = await launch();
   const tape = await h.runtime.tape({ agent });
   const [sql] = (await statementsOf(h.database, () => tape.messages())).filter((text) =>

@@ -46,7 +46,7 @@ async function busyTape(): Promise<{ readonly tape: Tape; readonly turnId: strin
 const cancel = (turnId: string) => h.runtime.submit('cancel', { turn_id: turnId });
 
 describe('a fork of a turn', () => {
-  test('is found by the next attempt under its key, merges beside that very turn, and is discarded by its end', async () => {
+  test('is found by the turn’s next attempt with its key, can be merged during that turn, and is discarded at the turn’s end', async () => {
     const { tape, turnId } = await busyTape();
     const options = { turnId, key: 'call-1' };
     const fork = await tape.forkTape(options);
@@ -67,7 +67,7 @@ describe('a fork of a turn', () => {
     await expect(tape.forkTape({ ...options, key: 'call-3' })).rejects.toMatchObject({ code: 'turn_ended' });
   });
 
-  test('is found under its key whatever was reset since: the tape, or the fork that has taken its place', async () => {
+  test('is found with its key after any reset: of the tape, or of the fork that has replaced it', async () => {
     const { turnId } = await busyTape();
     const options = { turnId, key: 'call-1' };
     const [first, second] = [await h.runtime.tape(fresh()), await h.runtime.tape(fresh())];
@@ -83,7 +83,7 @@ describe('a fork of a turn', () => {
     expect([again.id, again.receipt?.replaced]).toEqual([replacing.id, true]);
   });
 
-  test('that nobody ended is discarded by the sweep, and who would merge it is told', async () => {
+  test('that was not ended is discarded by the sweep, and a later merge reports that', async () => {
     const { tape, turnId } = await busyTape();
     const fork = await tape.forkTape({ turnId });
     await sweeper.sweep();
@@ -96,7 +96,7 @@ describe('a fork of a turn', () => {
   });
 });
 
-test('a block that throws on a tape at work says both, and its fork stays open', async () => {
+test('a block that throws on a busy tape reports both errors, and its fork stays open', async () => {
   const { tape } = await busyTape();
   const block = async (): Promise<never> => {
     await using fork = await tape.forkTape();
@@ -114,7 +114,7 @@ test('a block that throws on a tape at work says both, and its fork stays open',
   expect(await tape.forks({ status: 'open' })).toHaveLength(2);
 });
 
-test('merges, discards, appends, resets and a turn at one moment: each fork ends once, and what it says stands once or not at all', async () => {
+test('with merges, discards, appends, resets and a turn at the same moment each fork ends once, and its entries are appended once or not at all', async () => {
   for (let round = 0; round < 4; round += 1) {
     const agent = fresh();
     await h.runtime.submit('provision_agent', { action: 'create', agent_id: agent, profile_name: 'writer' });
@@ -156,7 +156,7 @@ test('merges, discards, appends, resets and a turn at one moment: each fork ends
   }
 });
 
-test('what is erased is gone from the fork that shows it, from what it was merged into, and from the lines it came from', async () => {
+test('erased entries disappear from the fork that shows them, from the tape with the merge, and from the original lines', async () => {
   const tape = await h.runtime.tape(fresh());
   await say(tape, 'secret before');
   const fork = await tape.forkTape();
@@ -184,7 +184,7 @@ test('what is erased is gone from the fork that shows it, from what it was merge
 });
 
 describe('a fork of a fork', () => {
-  test('is merged into what that one has become, however often it was reset', async () => {
+  test('is merged into the current tape of the outer fork, however often that was reset', async () => {
     const tape = await h.runtime.tape(fresh());
     const outer = await tape.forkTape();
     const first = await outer.tape.forkTape();
@@ -202,7 +202,7 @@ describe('a fork of a fork', () => {
     ]);
   });
 
-  test('can only be discarded once that one has ended, reset before or not', async () => {
+  test('can only be discarded when the outer fork has ended, whether it was reset or not', async () => {
     const tape = await h.runtime.tape(fresh());
     const outer = await tape.forkTape();
     const forks = [await outer.tape.forkTape()];

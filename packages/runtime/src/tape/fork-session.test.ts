@@ -24,7 +24,7 @@ const orderIn = (text: string, ...words: readonly string[]): boolean =>
   });
 
 describe('a forked session', () => {
-  test('has an agent of its own, whose first view holds the anchor, what follows it and the intention, in this order', async () => {
+  test('has an agent of its own, and its first view holds the anchor, the later entries and the intention, in this order', async () => {
     const { agent, agentId, tape } = await parent();
     await tape.append([{ kind: 'message', content: 'long ago' }]);
     await tape.handoff('found', { state: { task: 'security' } });
@@ -80,7 +80,7 @@ describe('a forked session', () => {
     expect((await scene.h.runtime.tape({ agent })).boxId).toBe(boxId);
   });
 
-  test('without an anchor reads on from where its parent does, with `last_anchor` from its intention', async () => {
+  test('without an anchor reads from the beginning of its parent’s view, with `last_anchor` in its intention', async () => {
     const { tape } = await parent();
     await tape.append([{ kind: 'message', content: 'all of it' }]);
     const whole = await tape.forkSession(fresh());
@@ -101,7 +101,7 @@ describe('a forked session', () => {
     expect(await scene.h.runtime.sessions.getParent(whole.name)).toBeNull();
   });
 
-  test('from an anchor that came while calls were open begins with that anchor', async () => {
+  test('from an anchor that was written while calls were open begins with that anchor', async () => {
     const { agentId, tape } = await parent();
     const { turn_id } = await run(agentId, 'mark');
     await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
@@ -144,7 +144,7 @@ describe('a forked session', () => {
     }
   });
 
-  test('from a compaction begins with it as its tape does: its state, the summary, what is kept', async () => {
+  test('from a compaction begins like the compacted tape: state, summary, kept entries', async () => {
     const { tape } = await parent();
     for (const text of ['dropped words', 'kept words', 'newest words'])
       await tape.append([{ kind: 'message', content: text }]);
@@ -184,7 +184,7 @@ describe('a forked session', () => {
     }
   });
 
-  test('is explained as it was asked, also a call that never came back before its first own anchor', async () => {
+  test('is explained with the prompt that was sent, also for a call without a result before its first own anchor', async () => {
     const { tape } = await parent();
     await tape.handoff('found', { state: { task: 'security' } });
     const session = await tape.forkSession(fresh(), { fromAnchor: 'found', intention });
@@ -218,24 +218,24 @@ describe('a forked session', () => {
 
   test.each([
     [
-      'an anchor that is not there',
+      'an anchor that does not exist',
       { fromAnchor: 'nowhere' },
       'not_found',
       "Anchor 'nowhere' was not found.",
     ],
-    ['a profile that is not there', { profile: 'nobody' }, 'not_found', 'nobody'],
+    ['a profile that does not exist', { profile: 'nobody' }, 'not_found', 'nobody'],
     ['another trigger', { triggerOnComplete: 'call_me' }, 'bad_request', 'triggerOnComplete'],
     ['another view', { view: 'all' }, 'bad_request', 'view'],
     [
-      'an intention with a member that nobody knows',
+      'an intention with an unknown member',
       { intention: { ...intention, priority: 'high' } },
       'bad_request',
       'intention.priority: is unknown',
     ],
-    ['no intention at all', { intention: null }, 'bad_request', 'intention'],
-    ['an anchor of impossible name', { fromAnchor: 'a\0' }, 'not_found', 'was not found'],
+    ['no intention', { intention: null }, 'bad_request', 'intention'],
+    ['an anchor with an invalid name', { fromAnchor: 'a\0' }, 'not_found', 'was not found'],
     [
-      'half an intention',
+      'an incomplete intention',
       { intention: { next_steps: 'x' } },
       'bad_request',
       'intention.context_summary: is missing',

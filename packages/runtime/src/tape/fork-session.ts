@@ -60,7 +60,7 @@ function checkName(given: string): string {
   if (name.trim() === '' || name.length > MAX_NAME || !name.isWellFormed() || !isPlainName(name))
     throw refuse('name', `must have 1 to ${MAX_NAME} characters, and ${PLAIN_NAME}.`);
   if (tryParseId(name) !== undefined)
-    throw refuse('name', `'${name}' reads as an id, so nobody could tell which is meant.`);
+    throw refuse('name', `'${name}' looks like an id, so it would be ambiguous.`);
   return name;
 }
 

@@ -42,7 +42,7 @@ async function agentTape(
 const cancel = (turnId: string | undefined) => h.runtime.submit('cancel', { turn_id: turnId ?? '' });
 
 describe('a fork', () => {
-  test('is merged at the end of its block: what was written in it, with where it came from, and a receipt', async () => {
+  test('is merged at the end of its block: its entries, their origin, and a receipt', async () => {
     const tape = await h.runtime.tape(fresh());
     await say(tape, 'before');
     let id = '';
@@ -92,7 +92,7 @@ describe('a fork', () => {
     expect(copies).toEqual([]);
   });
 
-  test('is merged once, however often and by however many at once', async () => {
+  test('is merged once, however often and in however many processes the merge is requested', async () => {
     const tape = await h.runtime.tape(fresh());
     const fork = await tape.forkTape();
     await say(fork.tape, 'x');
@@ -105,7 +105,7 @@ describe('a fork', () => {
     await expect(fork.tape.reset()).rejects.toMatchObject({ code: 'fork_closed' });
   });
 
-  test('that is not to be merged leaves nothing on the tape', async () => {
+  test('that is not merged leaves nothing on the tape', async () => {
     const tape = await h.runtime.tape(fresh());
     let id = '';
     {
@@ -121,7 +121,7 @@ describe('a fork', () => {
     expect(await texts(await h.runtime.tape({ box: id }))).toEqual(['session/start', 'handoff', 'draft']);
   });
 
-  test('whose block throws is merged all the same, unless it is to be discarded then', async () => {
+  test('whose block throws is still merged, unless it is set to be discarded in that case', async () => {
     const broken = (tape: Tape): Promise<never> =>
       say(tape, 'half').then(() => Promise.reject(new Error('broken')));
     const tape = await h.runtime.tape(fresh());
@@ -145,7 +145,7 @@ describe('a fork', () => {
     expect(await texts(careful)).toEqual(['session/start', 'handoff', 'whole', 'fork/merge']);
   });
 
-  test('of a tape whose agent is at work stays open, says so, and can be merged later', async () => {
+  test('of a tape whose agent is busy stays open, reports so, and can be merged later', async () => {
     const { tape, turnId } = await agentTape(true);
     const fork = await tape.forkTape();
     await say(fork.tape, 'late');
@@ -158,7 +158,7 @@ describe('a fork', () => {
     expect(await fork.merge()).toMatchObject({ status: 'merged', merged: 1 });
   });
 
-  test('and a turn that comes at the same moment: one of both is first, and nothing is in between', async () => {
+  test('and a turn at the same moment follow one after the other, with nothing in between', async () => {
     for (let round = 0; round < 4; round += 1) {
       const { tape, agent } = await agentTape(false);
       const forks = await Promise.all([1, 2].map(() => tape.forkTape()));
@@ -183,7 +183,7 @@ describe('a fork', () => {
     }
   });
 
-  test('that was reset within takes the place of the tape at its merge, and that of its agent', async () => {
+  test('that was reset takes the place of the tape at its merge, also as the tape of its agent', async () => {
     const { tape, agent } = await agentTape(false);
     await say(tape, 'old');
     const before = tape.boxId;
@@ -209,7 +209,7 @@ describe('a fork', () => {
     ]);
   });
 
-  test('of a tape that was reset since is merged into the one that took its place', async () => {
+  test('of a tape that was reset since is merged into the next tape', async () => {
     const name = fresh();
     const tape = await h.runtime.tape(name);
     const fork = await tape.forkTape();
@@ -235,7 +235,7 @@ describe('a fork', () => {
     await expect(theirs.openFork(fork.id)).rejects.toMatchObject({ code: 'not_found' });
   });
 
-  test('within a fork is merged into that one, and not any more once that has ended', async () => {
+  test('within a fork is merged into that fork, and no longer after that fork has ended', async () => {
     const tape = await h.runtime.tape(fresh());
     const outer = await tape.forkTape();
     const inner = await outer.tape.forkTape();
@@ -248,7 +248,7 @@ describe('a fork', () => {
     expect(await late.discard()).toMatchObject({ status: 'discarded' });
   });
 
-  test('is merged by who may append to the tape, and ended by who opened it', async () => {
+  test('is merged by agents that may append to the tape, and ended by the agent that opened it', async () => {
     const { agent } = await agentTape(false);
     const tape = await h.runtime.tape(fresh());
     await say(tape, 'seen');
@@ -318,7 +318,7 @@ describe('a fork of any history', () => {
     return { flat, root, forks, last: at() };
   }
 
-  test('reads as the flat tape does, at any depth, and merged level by level gives that tape', async () => {
+  test('reads like the flat tape at any depth, and a merge of every level gives that tape', async () => {
     await fc.assert(
       fc.asyncProperty(histories, async (history) => {
         const { flat, root, forks, last } = await play(history);
@@ -344,7 +344,7 @@ describe('a fork of any history', () => {
     );
   });
 
-  test('merged in any order appends each once, to what it was forked from, or is refused once that has ended', async () => {
+  test('that is merged in any order appends its entries once to its source, or is refused when the source has ended', async () => {
     await fc.assert(
       fc.asyncProperty(histories, fc.infiniteStream(fc.nat(9)), async (history, picks) => {
         const { forks } = await play(history);
@@ -375,7 +375,7 @@ describe('a fork of any history', () => {
     );
   });
 
-  test('of which somebody may read a part begins where a tape of that part would', async () => {
+  test('that an agent may read in part begins where a tape of that part would begin', async () => {
     const { agent } = await agentTape(false);
     await fc.assert(
       fc.asyncProperty(histories, fc.double({ min: 0, max: 1, noNaN: true }), async (history, part) => {
@@ -401,7 +401,7 @@ describe('a fork of any history', () => {
   });
 });
 
-test('a fork is made by the same statements and rows whatever there is on the tape', async () => {
+test('a fork takes the same statements and rows for any content of the tape', async () => {
   const tape = await h.runtime.tape(fresh());
   const rows = async (): Promise<number> =>
     (await h.rows<{ n: number }>('select count(*)::int as n from boxcar.tape_entries'))[0]?.n ?? 0;

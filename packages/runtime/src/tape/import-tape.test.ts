@@ -62,8 +62,8 @@ const code = async (work: Promise<unknown>): Promise<unknown> =>
     (error: unknown) => (error instanceof KernelError ? error.code : error),
   );
 
-describe('an import under a key', () => {
-  test('writes once, also when it comes again at the same moment, and gives the first answer', async () => {
+describe('an import with a key', () => {
+  test('writes once, also when it is requested again at the same moment, and returns the first answer', async () => {
     const tape = await h.runtime.tape(fresh());
     const { name } = await tape.info();
     const lines = Array.from({ length: 501 }, (_, index) => message(`${index}`));
@@ -82,7 +82,7 @@ describe('an import under a key', () => {
     expect((await tape.info()).entries).toBe(503);
   });
 
-  test('that makes the tape is answered again as well, and one that was refused leaves its key free', async () => {
+  test('that makes the tape also returns the same answer again, and a refused import leaves its key free', async () => {
     const name = fresh();
     const dedupKey = `made ${name}`;
     expect(await code(load(name, ['nonsense'], { dedupKey }))).toBe('bad_request');
@@ -92,7 +92,7 @@ describe('an import under a key', () => {
     expect(await code(load(name, [message('one')], { dedupKey: '' }))).toBe('bad_request');
   });
 
-  test('says nothing of its answer to who may not append there', async () => {
+  test('does not show its answer to an agent that may not append there', async () => {
     const name = fresh();
     await load(name, [message('one')], { dedupKey: `mine ${name}` });
     await h.rows(
@@ -104,7 +104,7 @@ describe('an import under a key', () => {
   });
 });
 
-describe('an imported line has the limits of what is appended', () => {
+describe('an imported line has the limits of an appended entry:', () => {
   const MIB = 1024 * 1024;
   const line = (kind: string, payload: object, meta: object = {}): string =>
     JSON.stringify({ id: 1, kind, payload, meta });
@@ -157,7 +157,7 @@ describe('an import in progress', () => {
     expect(reads).toBe(1);
   });
 
-  test('does not block its key: the same import, started later, finishes first, and both return its answer', async () => {
+  test('does not block its key: the same import, started later, finishes first, and both return the same answer', async () => {
     const [name, source] = [fresh(), gate()];
     const dedupKey = `slow ${name}`;
     const lines = [message('one'), message('two')];
@@ -176,7 +176,7 @@ describe('an import in progress', () => {
     expect(reads).toBe(1);
   });
 
-  test('does not lock the tape that it appends to before all of its cards are written', async () => {
+  test('does not lock the tape to which it appends before all of its cards are written', async () => {
     const tape = await h.runtime.tape(fresh());
     await using holder = await client();
     await holder.query(`create function boxcar.wait_at_gate() returns trigger language plpgsql as
@@ -241,7 +241,7 @@ describe('an import that appends', () => {
   const TOTAL = 2 * CHUNK + 10;
   const says = (content: string) => [{ kind: 'message', content }] as const;
 
-  test('locks the tape for a chunk at a time: others read and append between two chunks', async () => {
+  test('locks the tape for one chunk at a time: other work reads and appends between two chunks', async () => {
     const tape = await h.runtime.tape(fresh());
     const gate = await shutGate();
     const importing = load({ box: tape.boxId }, lines(), { append: true });
@@ -262,7 +262,7 @@ describe('an import that appends', () => {
     expect(written[CHUNK + 2]).toContain('between');
   });
 
-  test('is continued under its key after a kill between two chunks, and every line is there once', async () => {
+  test('is continued with its key after a kill between two chunks, and every line is appended once', async () => {
     const tape = await h.runtime.tape(fresh());
     const dedupKey = `killed ${tape.boxId}`;
     const gate = await shutGate();
@@ -293,7 +293,7 @@ describe('an import that appends', () => {
   });
 
   test.skipIf(missing !== undefined)(
-    'that was stopped between two chunks is finished by the build before, and then repeated by this one',
+    'that was stopped between two chunks is finished by the previous build, and is then repeated by this build',
     async () => {
       using previous = await openPreviousBuild();
       const tape = await h.runtime.tape(fresh());
@@ -320,7 +320,7 @@ describe('an import that appends', () => {
     },
   );
 
-  test('ends when the right to append is taken back between two chunks, and says how far it came', async () => {
+  test('ends when the right to append is taken back between two chunks, and reports its progress', async () => {
     const tape = await h.runtime.tape(fresh());
     await h.rows(
       "insert into boxcar.agents (id, project_id, name) select gen_random_uuid(), id, 'guest' from boxcar.projects where name = 'default'",
@@ -378,7 +378,7 @@ describe('an import that appends', () => {
   });
 });
 
-test('lines give nobody a right, an author or a turn', async () => {
+test('imported lines give no right, no author and no turn', async () => {
   const [secret] = await h.rows<{ id: string }>("select id from boxcar.boxes where kind = 'context' limit 1");
   const [turn] = await h.rows<{ id: string }>('select id from boxcar.turns limit 1');
   const name = fresh();
@@ -416,7 +416,7 @@ test('lines give nobody a right, an author or a turn', async () => {
   expect(await linesOf(await h.runtime.tape(name))).toEqual(lines);
 });
 
-test('a card may be as large as the runtime takes them', async () => {
+test('a card may be as large as the runtime allows', async () => {
   await using large = new Runtime({
     pool: h.database.pool,
     directUrl: h.database.url,
@@ -434,7 +434,7 @@ test('a card may be as large as the runtime takes them', async () => {
   expect(await (await large.tape(name)).append([words])).toMatchObject({ isRepeated: false });
 });
 
-test('a tape that is purged while it is exported is not taken for a shorter one', async () => {
+test('a tape that is purged during an export does not look like a shorter tape', async () => {
   const name = fresh();
   await load(
     name,
@@ -454,7 +454,7 @@ test('a tape that is purged while it is exported is not taken for a shorter one'
 });
 
 describe('the session graph of a tape', () => {
-  test('holds what it comes from and what was forked from it, and is read back where it is imported', async () => {
+  test('has the ancestors and forks of the tape, and is restored by an import', async () => {
     const root = await h.runtime.tape(fresh());
     const { name } = await root.info();
     await root.handoff('phase/1', { state: { n: 1.5 } });
@@ -536,7 +536,7 @@ async function tablesWith(word: string): Promise<string[]> {
   return found;
 }
 
-test('a merge beside an erasure copies no line of what is erased', async () => {
+test('a merge during an erasure copies no erased line', async () => {
   const word = 'sesquipedalian';
   const tape = await h.runtime.tape(fresh());
   const fork = await tape.forkTape();
@@ -562,7 +562,7 @@ test('a merge beside an erasure copies no line of what is erased', async () => {
   expect(await tablesWith(word)).toEqual([]);
 });
 
-test('erased words stand in no table any more', async () => {
+test('no table contains erased words any more', async () => {
   const word = 'quixotry';
   const launched = (await h.runtime.submit('launch_principal', {
     profile_name: 'writer',

@@ -148,7 +148,7 @@ const findAppended = async (db: Queryable, what: Import): Promise<BoxId | undefi
 function checkAppended({ archived = [], sessionGraph }: TapeSource): void {
   if (archived.length === 0 && sessionGraph === undefined) return;
   throw new KernelError('bad_request', {
-    message: 'Archived tapes and a session graph come with a new tape alone.',
+    message: 'Archived tapes and a session graph can be imported only with a new tape.',
     details: { field: 'append' },
   });
 }

@@ -41,7 +41,7 @@ describe('the end of a session that notifies its parent', () => {
       wakeProvider: () => Promise.resolve(),
     });
 
-  test('is told to those alone on whose tape the maker of the session may write', async () => {
+  test('is reported only to tapes on which the maker of the session may write', async () => {
     const { tape } = await parent();
     const { agentId: reader } = await parent();
     const theirs = await scene.h.runtime.tape({ box: tape.boxId }, { as: reader });
@@ -55,7 +55,7 @@ describe('the end of a session that notifies its parent', () => {
     expect(await theirs.forkSession(fresh(), notifying)).toMatchObject({ tape: expect.anything() });
   });
 
-  test('is not told when the right to append was taken from the maker while the message waited for the tape', async () => {
+  test('is not reported when the right to append was taken from the maker while the message waited for the tape', async () => {
     const { h } = scene;
     const { agentId, tape } = await parent();
     const { agentId: maker } = await parent();
@@ -102,7 +102,7 @@ describe('the end of a session that notifies its parent', () => {
     ]);
   });
 
-  test('is told on the parent tape once, and gives its agent a turn that reads it', async () => {
+  test('is reported on the parent tape once, and gives its agent a turn that reads it', async () => {
     const { agentId, tape } = await parent();
     const session = await tape.forkSession(fresh(), notifying);
     const { turn_id } = await run(session.name, 'find it');
@@ -129,7 +129,7 @@ describe('the end of a session that notifies its parent', () => {
     expect((await theirs.query().kinds('message').all()).length).toBeGreaterThan(0);
   });
 
-  test('is there at the next step of a parent at work; one that ends without having read it gets another turn', async () => {
+  test('is in the next step of a busy parent; a parent that ends without having read it gets another turn', async () => {
     const { agentId, tape } = await parent();
     const session = await tape.forkSession(fresh(), notifying);
     const open = scene.shut();
@@ -152,7 +152,7 @@ describe('the end of a session that notifies its parent', () => {
     expect(await turnsOf(agentId)).toHaveLength(2);
   });
 
-  test('resumes a turn that waits for it, and is told besides', async () => {
+  test('resumes a turn that waits for it, and is also reported', async () => {
     const { agentId, tape, own } = await parent();
     const session = await own.forkSession(fresh(), notifying);
     const { turn_id } = await run(agentId, asking(session.name));
@@ -164,7 +164,7 @@ describe('the end of a session that notifies its parent', () => {
     expect(await turnsOf(agentId)).toMatchObject([{ id: turn_id, status: 'success' }]);
   });
 
-  test('that nobody saw is told by the sweep, however the turn ended, and where the parent is after a reset', async () => {
+  test('is reported by the sweep when no process saw it, however the turn ended, on the current tape of the parent', async () => {
     const { agentId, agent, tape } = await parent();
     const session = await tape.forkSession(fresh(), notifying);
     await tape.reset();
@@ -183,7 +183,7 @@ describe('the end of a session that notifies its parent', () => {
     ]);
   });
 
-  test('is told on a tape of no agent, and not of a session that is not active any more', async () => {
+  test('is reported on a tape without an agent, and not for a session that is no longer active', async () => {
     const tape = await scene.h.runtime.tape(fresh());
     const session = await tape.forkSession(fresh(), { profile: 'other', triggerOnComplete: 'notify_parent' });
     await scene.h.runtime.waitForTurn((await run(session.name)).turn_id, { timeoutMs: 60_000 });
@@ -206,29 +206,32 @@ describe('the end of a session that notifies its parent', () => {
       0,
     ],
     ['whose wait has timed out', (name: string) => asking(name, { instruction: 'work' }), 1],
-  ])('%s gives the agent a turn: nobody waits for it any more', async (_name, instructionOf, timesOut) => {
-    const { agentId, tape, own } = await parent();
-    const session = await own.forkSession(fresh(), notifying);
-    const open = scene.shut();
-    const { turn_id } = await run(agentId, instructionOf(session.name));
-    await waitFor(async () => (await promptsOf(session.agentId)).length === 1, {
-      message: 'the session is at work',
-    });
-    if (timesOut > 0) {
-      await waitFor(async () => (await turnsOf(agentId))[0]?.status === 'suspended', {
-        message: 'the parent waits',
+  ])(
+    '%s gives the agent a turn, since no turn waits for the end any more',
+    async (_name, instructionOf, timesOut) => {
+      const { agentId, tape, own } = await parent();
+      const session = await own.forkSession(fresh(), notifying);
+      const open = scene.shut();
+      const { turn_id } = await run(agentId, instructionOf(session.name));
+      await waitFor(async () => (await promptsOf(session.agentId)).length === 1, {
+        message: 'the session is at work',
       });
-      await scene.h.rows('update boxcar.tool_calls set deadline_at = now() where turn_id = $1', [turn_id]);
-      await scene.h.rows('update boxcar.batches set deadline_at = now() where turn_id = $1', [turn_id]);
-      await sweeper().sweep();
-    }
-    await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
-    open();
-    await waitFor(async () => (await messages(tape)).length === 1, { message: 'it is told' });
-    await waitFor(async () => (await turnsOf(agentId)).length === 2, { message: 'the parent is woken' });
-  });
+      if (timesOut > 0) {
+        await waitFor(async () => (await turnsOf(agentId))[0]?.status === 'suspended', {
+          message: 'the parent waits',
+        });
+        await scene.h.rows('update boxcar.tool_calls set deadline_at = now() where turn_id = $1', [turn_id]);
+        await scene.h.rows('update boxcar.batches set deadline_at = now() where turn_id = $1', [turn_id]);
+        await sweeper().sweep();
+      }
+      await scene.h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
+      open();
+      await waitFor(async () => (await messages(tape)).length === 1, { message: 'it is told' });
+      await waitFor(async () => (await turnsOf(agentId)).length === 2, { message: 'the parent is woken' });
+    },
+  );
 
-  test('is told once, and wakes once, by however many see it at once', async () => {
+  test('is reported once and wakes once, however many processes see it at once', async () => {
     const { agentId, tape } = await parent();
     const session = await tape.forkSession(fresh(), notifying);
     await scene.h.runtime.sessions.setStatus(session.name, 'quiet');
@@ -243,7 +246,7 @@ describe('the end of a session that notifies its parent', () => {
     expect(await turnsOf(agentId)).toHaveLength(1);
   });
 
-  test('is read by a turn that waits for something else, and by another one if that is canceled before', async () => {
+  test('is read by a turn that waits for other work, or by another turn if that turn is canceled before', async () => {
     for (const isCanceled of [false, true]) {
       const { agentId, tape } = await parent();
       const session = await tape.forkSession(fresh(), notifying);
@@ -272,7 +275,7 @@ describe('the end of a session that notifies its parent', () => {
     }
   });
 
-  test('refers to what its tape was then, whatever is written there or reset since', async () => {
+  test('refers to the tape at that moment, whatever is written or reset later', async () => {
     const { agentId, tape } = await parent();
     const session = await tape.forkSession(fresh(), notifying);
     const { turn_id } = await scene.runToEnd(session.name, 'find it');
@@ -290,7 +293,7 @@ describe('the end of a session that notifies its parent', () => {
     expect((await read.query().all()).at(-1)?.payload.content).toContain('answer to');
   });
 
-  test('is told as the session stands when the turn ends, not when it began', async () => {
+  test('is reported if the session is active when the turn ends, not when it began', async () => {
     const { tape } = await parent();
     const session = await tape.forkSession(fresh(), notifying);
     const { sessions } = scene.h.runtime;
@@ -309,7 +312,7 @@ describe('the end of a session that notifies its parent', () => {
     }
   });
 
-  test('of a session of a fork is told where that was merged to, and nowhere once it was discarded', async () => {
+  test('of a fork’s session is reported on the tape into which the fork was merged, and nowhere when it was discarded', async () => {
     const { agentId, tape } = await parent();
     const forks = [await tape.forkTape(), await tape.forkTape()] as const;
     const sessions = await Promise.all(
@@ -328,7 +331,7 @@ describe('the end of a session that notifies its parent', () => {
     );
   });
 
-  test('is told of a turn that came by a handoff of context, and of one that never began', async () => {
+  test('is reported for a turn from a context handoff, and for a turn that never began', async () => {
     const { agentId, tape } = await parent();
     const session = await tape.forkSession(fresh(), notifying);
     const open = scene.shut();

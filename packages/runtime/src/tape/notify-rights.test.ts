@@ -80,7 +80,7 @@ describe('an agent whose session wakes its parent', () => {
     return { lead, session, asker, wokenId: turn?.id ?? '', turnId };
   }
 
-  test('does not learn how the woken turn ends, and cannot end it', async () => {
+  test('gets no information about the end of the woken turn, and cannot end it', async () => {
     const { session, asker, wokenId, turnId } = await woken();
     for (const sourceAgentId of [session.agentId, asker.agentId]) {
       const as = { sourceAgentId };
@@ -101,7 +101,7 @@ describe('an agent whose session wakes its parent', () => {
   });
 });
 
-describe('a session that is to notify its parent', () => {
+describe('a session that notifies its parent', () => {
   async function scout(profile = 'other') {
     const lead = await unshared();
     const name = `scout-${scene.fresh()}`;
@@ -114,7 +114,7 @@ describe('a session that is to notify its parent', () => {
     const theirs = await scene.h.runtime.tape({ box: lead.tape.boxId }, { as: agentId });
     return { lead, agentId, theirs };
   }
-  test('needs all that giving turns to the parent needs', async () => {
+  test('needs all rights that giving turns to the parent needs', async () => {
     const { lead, agentId, theirs } = await scout();
     const fork = () => theirs.forkSession(scene.fresh(), notifying);
     await expect(fork()).rejects.toMatchObject({ code: 'box_not_authorized' });
@@ -141,7 +141,7 @@ describe('a session that is to notify its parent', () => {
     ['has expired', { mode: 'append', until: '2020-01-01T00:00:00Z' }],
     ['was limited', { mode: 'append', until: LATER }],
   ])(
-    'wakes nobody once the right of its maker %s: the tape says so once, with nothing of the session',
+    'wakes no turn once the right of its maker %s: the tape reports this once, without content of the session',
     async (_when, change) => {
       const { lead, agentId, theirs } = await scout();
       await grant(lead.tape.boxId, agentId, 'append');
@@ -166,8 +166,8 @@ describe('a session that is to notify its parent', () => {
   );
 });
 
-describe('of several ends that a turn has not read', () => {
-  test('each may start the turn that reads them: the newest that is not refused does', async () => {
+describe('of several unread ends', () => {
+  test('each may start the turn that reads them: the newest end that is not refused starts it', async () => {
     const lead = await scene.parent();
     const sessions = [];
     for (let n = 0; n < 3; n += 1) sessions.push(await lead.tape.forkSession(scene.fresh(), notifying));
@@ -205,7 +205,7 @@ describe('of several ends that a turn has not read', () => {
     expect(await events(lead.tape)).toEqual([]);
   });
 
-  test('all are named when none may start a turn, and ends that were read before start none', async () => {
+  test('all are named when none may start a turn, and ends that were already read start no turn', async () => {
     const lead = await scene.parent();
     const first = await lead.tape.forkSession(scene.fresh(), notifying);
     const second = await lead.tape.forkSession(scene.fresh(), notifying);
@@ -270,13 +270,13 @@ describe('a right to give turns', () => {
       }),
     ],
     [
-      'the agent being shared',
+      'a shared agent',
       (_target: string, _caller: string, agentId: string) => ({
         give: () => share(agentId, true),
         take: ['update boxcar.agents set is_shared = false where id = $1', [agentId]] as const,
       }),
     ],
-  ])('by %s gives none once it is taken back, however late', async (_what, right) => {
+  ])('by %s gives no turns after it was taken back, however late the end is', async (_what, right) => {
     const target = await unshared();
     const caller = await unshared();
     const { give, take } = right(target.tape.boxId, caller.agentId, target.agentId);

@@ -82,13 +82,13 @@ test.each<[string, () => Promise<unknown>]>([
   ['a search for the first time', () => tape.search('needle', { limit: 500 })],
   ['a search with typos', () => tape.search('needlle', { limit: 500, kinds: [] })],
   ['an export', () => drain(tape.export())],
-])('no statement of a reader brings more than 1 MiB, or one entry: %s', async (_what, work) => {
+])('no statement of a reader returns more than 1 MiB, or one entry: %s', async (_what, work) => {
   const answers = await answersOf(work);
   // An imported line is returned both as its card and as its original text.
   for (const { bytes } of answers) expect(bytes).toBeLessThanOrEqual(1.3 * MIB);
 });
 
-test('no statement of a search writes more than 1 MiB of words, also where texts grow as they are folded', async () => {
+test('no statement of a search writes more than 1 MiB of words, also for texts that grow by folding', async () => {
   const growing = await h.runtime.tape('growing');
   // 12 KB each; eighteen times as long after folding.
   await growing.append(Array.from({ length: 40 }, (_, n) => message(`${n} ${'\ufdfa'.repeat(4_000)}`)));
@@ -108,7 +108,7 @@ test('no statement of a search writes more than 1 MiB of words, also where texts
   expect(Math.max(...sent)).toBeLessThanOrEqual(MIB);
 });
 
-test('a page of records holds 1 MiB at most, and the next one goes on behind it', async () => {
+test('a page of records has at most 1 MiB, and the next page continues after it', async () => {
   const all = await tape.query().all();
   const query = {
     slice: { kind: 'all' },
@@ -137,7 +137,7 @@ test('a page of records holds 1 MiB at most, and the next one goes on behind it'
     await expect(tape.selectPage(query, { after })).rejects.toMatchObject({ code: 'bad_request' });
 });
 
-test('a page of anchors holds 1 MiB at most, and the next one is what is before it', async () => {
+test('a page of anchors has at most 1 MiB, and the next page has the anchors before it', async () => {
   const many = await h.runtime.tape('many anchors');
   const names = Array.from({ length: 12 }, (_, n) => `a${n}`);
   const sizes = [0.3, 0.3, 0.3, 0.3, 0.95, 0.95, 0.1, 0.1, 0.4, 0.4, 0.4, 0.1];
@@ -174,7 +174,7 @@ test('a page of anchors holds 1 MiB at most, and the next one is what is before 
   expect((await runTapeCommand(many, more)).output).not.toContain('→ a11');
 });
 
-test('other work gets its turn between the pages of a search and of an export', async () => {
+test('other work runs between the pages of a search and of an export', async () => {
   for (const [work, least] of [
     [() => tape.search('neeedle', { limit: 500, kinds: [] }), 5],
     [() => drain(tape.export()), 15],
@@ -193,7 +193,7 @@ test('other work gets its turn between the pages of a search and of an export', 
   }
 });
 
-test('a page of a context box holds 1 MiB of contents at most, or one card', async () => {
+test('a page of a context box has at most 1 MiB of contents, or one card', async () => {
   const cards = Array.from({ length: 8 }, () => ({
     type: 'note',
     content: { kind: 'text', text: noise(0.3 * MIB) },

@@ -40,7 +40,7 @@ async function codeOf(work: Promise<unknown>): Promise<string | undefined> {
 }
 
 test.each(ROUNDS)(
-  'a handoff whose turn is canceled is on the tape with its result, or not at all (%s)',
+  'a handoff whose turn is canceled is on the tape together with its result, or not at all (%s)',
   async (round) => {
     const { turn_id, agent_id } = (await h.runtime.submit('launch_principal', {
       profile_name: 'taper',
@@ -63,7 +63,7 @@ test.each(ROUNDS)(
 );
 
 test.each(ROUNDS)(
-  'a reset, an append and a merge leave each entry once, and nothing on what was archived (%s)',
+  'a reset, an append and a merge leave each entry once, and nothing on the archived tape (%s)',
   async () => {
     const name = fresh();
     const tape = await h.runtime.tape(name);
@@ -86,7 +86,7 @@ test.each(ROUNDS)(
   },
 );
 
-test('of two imports of one name one makes the tape; two that append come one after the other', async () => {
+test('of two imports under one name one makes the tape; two imports that append follow one after the other', async () => {
   const name = fresh();
   // More lines than one append takes.
   const file = (who: string) => ({
@@ -113,7 +113,7 @@ test('of two imports of one name one makes the tape; two that append come one af
 });
 
 test.each(ROUNDS)(
-  'a right to append that is handed over while it is revoked is with one who may or with nobody (%s)',
+  'a right to append that is handed over during its revocation goes to an agent that may have it, or to none (%s)',
   async () => {
     const [holder, heir, other] = await Promise.all(
       [1, 2, 3].map(

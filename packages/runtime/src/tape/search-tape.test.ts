@@ -20,7 +20,7 @@ const found = async (tape: Tape, query: string): Promise<readonly number[]> =>
   (await tape.search(query)).map(({ record }) => record.position);
 
 describe('a search', () => {
-  test('finds words with typos, the newest of what says the same, exact matches first', async () => {
+  test('finds words with typos, the newest of equal texts, exact matches first', async () => {
     const tape = await h.runtime.tape(fresh());
     await tape.append(
       messages(
@@ -56,7 +56,7 @@ describe('a search', () => {
     expect(await found('')).toEqual([]);
   });
 
-  test('does not find what was erased, before it was first searched or after', async () => {
+  test('does not find erased entries, erased before or after the first search', async () => {
     const tape = await h.runtime.tape(fresh());
     await tape.append(messages('secret one', 'secret two'));
     const cards = await h.rows<{ card_id: string }>(
@@ -77,7 +77,7 @@ describe('a search', () => {
     ).toEqual([{ words: null }, { words: null }]);
   });
 
-  test('is the same whether an index finds the candidates or not: letters of two halves, NUL, half a letter', async () => {
+  test('gives the same result with and without an index: surrogate pairs, NUL, lone surrogates', async () => {
     const tape = await h.runtime.tape(fresh());
     await tape.append(messages('before 𠀀𠀁𠀂𠀃𠀄 behind', 'Straße', 'ΟΔΟΣ'));
     // Words are not split in the middle of a character; otherwise no part of the word would be found.
@@ -90,7 +90,7 @@ describe('a search', () => {
     expect(await found(tape, 'before '.repeat(20_000))).toEqual([3]);
   });
 
-  test('reads a fork through its line, as far as a grant goes, and leaves nothing out for who reads on', async () => {
+  test('reads a fork through its line, as far as a grant reaches, and leaves nothing out for readers with more rights', async () => {
     const tape = await h.runtime.tape(fresh());
     await tape.append(messages('needle one', 'needle two'));
     const { tape: fork } = await tape.forkTape();
@@ -116,7 +116,7 @@ describe('a search', () => {
     await expect(found(theirs, 'needle')).rejects.toMatchObject({ code: 'box_not_authorized' });
   });
 
-  test('by several at once writes the words of a long tape down once, without a gap', async () => {
+  test('by several readers at once writes the words of a long tape once, without a gap', async () => {
     const tape = await h.runtime.tape(fresh());
     await tape.append(messages(...Array.from({ length: 1_100 }, (_, at) => `word${at % 7}`)));
     const answers = await Promise.all(Array.from({ length: 4 }, () => found(tape, 'word3')));
@@ -150,7 +150,7 @@ describe("a model's search", () => {
       result(`c${n}`, `[tape.search]: 1 matches (0 filtered)\n{"content":"a lost needle ${n}"}`),
     ]).flat();
 
-  test.each([71, 600])('finds what was said before %i answers of earlier searches', async (count) => {
+  test.each([71, 600])('finds earlier messages before %i answers of earlier searches', async (count) => {
     const tape = await load([line('message', { role: 'user', content: 'a lost needle' }), ...answers(count)]);
     expect(await firstLine(tape, 'needle')).toBe(`[tape.search]: 1 matches (${count} filtered)`);
     // Near matches are not counted as filtered, because they may not contain the words.
@@ -159,7 +159,7 @@ describe("a model's search", () => {
     expect(await tape.search('lost needle', { limit: 500 })).toHaveLength(Math.min(count + 1, 500));
   });
 
-  test('finds what looks like an answer of a search, and is none', async () => {
+  test('finds entries that only look like an answer of a search', async () => {
     const said = '[tape.search]: 1 matches (0 filtered)';
     const tape = await load([
       line('message', { role: 'user', content: `What does ${said} with needle mean?` }),

@@ -51,7 +51,7 @@ async function linesOf(tape: Tape): Promise<string[]> {
   return lines;
 }
 
-test('info of a file with run events tells the tokens of the last one that says them, also in a fork', async () => {
+test('info of a file with run events reports the tokens of the last event that has them, also in a fork', async () => {
   const run = (id: number, data: unknown): string =>
     JSON.stringify({ id, kind: 'event', payload: { name: 'run', data }, meta: { run_id: 'r' } });
   const used = (total_tokens: unknown): object => ({
@@ -68,8 +68,8 @@ test('info of a file with run events tells the tokens of the last one that says 
   await fork.discard();
 });
 
-describe('a file', () => {
-  test('comes back byte for byte, and is a tape like others', async () => {
+describe('a tape file', () => {
+  test('is exported again byte for byte, and its tape is like any other', async () => {
     const name = fresh();
     const { boxId } = await load(name, LINES);
     const tape = await h.runtime.tape(name);
@@ -94,7 +94,7 @@ describe('a file', () => {
     expect(JSON.parse((await linesOf(tape)).at(-1) ?? '')).toMatchObject({ id: 24, kind: 'message' });
   });
 
-  test('without an anchor is a tape without one: its last slice is the whole', async () => {
+  test('without an anchor is a tape without an anchor: its last slice is the whole tape', async () => {
     const name = fresh();
     await load(name, LINES.slice(2, 5));
     const tape = await h.runtime.tape(name);
@@ -123,22 +123,30 @@ describe('a file', () => {
 
   test.each<[string, readonly string[], string, number]>([
     ['broken', [...LINES, '{"id": 1'], 'Line 10 is not valid JSON.', 10],
-    ['with a card too large', [...LINES, bigLine()], 'Line 10: ', 10],
-    ['behind many good ones', [...many(1_200), '', 'x'], 'Line 1202 is not valid JSON.', 1_202],
-  ])('%s is refused by its line, and nothing is imported', async (_what, lines, message, line) => {
-    const name = fresh();
-    await expect(load(name, lines)).rejects.toMatchObject({
-      message: expect.stringContaining(message),
-      details: { line },
-    });
-    await expect(h.runtime.tape(name, { create: false })).rejects.toMatchObject({ code: 'not_found' });
-    // The same lines cannot be appended to an existing tape either.
-    const tape = await h.runtime.tape(name);
-    await expect(load(name, lines, { append: true })).rejects.toBeInstanceOf(KernelError);
-    expect((await tape.info()).entries).toBe(2);
-  });
+    ['with a card that is too large', [...LINES, bigLine()], 'Line 10: ', 10],
+    [
+      'with a bad line after many good lines',
+      [...many(1_200), '', 'x'],
+      'Line 1202 is not valid JSON.',
+      1_202,
+    ],
+  ])(
+    '%s is refused with the number of its line, and nothing is imported',
+    async (_what, lines, message, line) => {
+      const name = fresh();
+      await expect(load(name, lines)).rejects.toMatchObject({
+        message: expect.stringContaining(message),
+        details: { line },
+      });
+      await expect(h.runtime.tape(name, { create: false })).rejects.toMatchObject({ code: 'not_found' });
+      // The same lines cannot be appended to an existing tape either.
+      const tape = await h.runtime.tape(name);
+      await expect(load(name, lines, { append: true })).rejects.toBeInstanceOf(KernelError);
+      expect((await tape.info()).entries).toBe(2);
+    },
+  );
 
-  test('that cannot be read or holds nothing is refused by its name', async () => {
+  test('that cannot be read or is empty is refused with its name', async () => {
     const lost = { name: 'lost.jsonl', lines: () => failing() };
     await expect(load(fresh(), { main: lost })).rejects.toMatchObject({
       code: 'bad_request',
@@ -150,7 +158,7 @@ describe('a file', () => {
     });
   });
 
-  test('goes into a tape that exists only to be appended, behind its entries', async () => {
+  test('is imported into an existing tape only by appending after its entries', async () => {
     const tape = await h.runtime.tape(fresh());
     const { name } = await tape.info();
     await expect(load(name ?? '', LINES)).rejects.toMatchObject({
@@ -203,7 +211,7 @@ async function* failing(): AsyncGenerator<string> {
   throw Object.assign(new Error('gone'), { code: 'ENOENT' });
 }
 
-test('a folder of several incarnations and a session graph comes back as it was', async () => {
+test('a folder of several incarnations and a session graph is exported again as it was', async () => {
   const name = fresh();
   const sessionGraph =
     `{"session_id": "${name}", "parent_session_id": "p", "from_anchor": "a", "created_at": "2026-02-21", "status":"active"}\n` +
@@ -226,7 +234,7 @@ test('a folder of several incarnations and a session graph comes back as it was'
   expect((await tape.folder()).archived).toHaveLength(3);
 });
 
-test('a reset takes the imported session graph along, and so does a fork that was reset and takes the place of the tape', async () => {
+test('a reset carries the imported session graph along, and so does a fork that was reset and replaces the tape', async () => {
   const name = fresh();
   const sessionGraph = `{"session_id": "${name}", "parent_session_id": "p", "from_anchor": null, "status":"active" }\n`;
   await load(name, { main: { lines: () => LINES }, sessionGraph });
@@ -240,7 +248,7 @@ test('a reset takes the imported session graph along, and so does a fork that wa
   expect((await tape.folder()).sessionGraph).toBe(sessionGraph);
 });
 
-test('a folder costs the same number of statements, however many incarnations there are', async () => {
+test('a folder takes the same number of statements for any number of incarnations', async () => {
   const tape = await h.runtime.tape(fresh());
   const cost = async (): Promise<number> => {
     const statements = await statementsOf(h.database, () => tape.folder());
@@ -252,7 +260,7 @@ test('a folder costs the same number of statements, however many incarnations th
   expect((await tape.folder()).archived).toHaveLength(4);
 });
 
-test('a folder names the incarnations that its reader may read', async () => {
+test('a folder lists the incarnations that its reader may read', async () => {
   const tape = await h.runtime.tape(fresh());
   const [first] = [tape.boxId];
   await tape.reset();
@@ -272,7 +280,7 @@ test.each([
   ['session_id', 513, 'file'],
   ['parent_session_id', 4_000, 'file'],
   ['from_anchor', 4_097, 'file'],
-])('a session graph with a %s of %i characters is refused by its line and field', async (field, length) => {
+])('a session graph with a %s of %i characters is refused with its line and field', async (field, length) => {
   const name = fresh();
   // The text must not repeat, because Postgres compresses repetitions.
   const long = Array.from({ length }, (_, at) => String.fromCharCode(0x4e00 + ((at * 7919) % 20_000))).join(
@@ -294,7 +302,7 @@ test.each([
   await expect(h.runtime.tape(name, { create: false })).rejects.toMatchObject({ code: 'not_found' });
 });
 
-test('names of the longest kind are taken', async () => {
+test('names of the maximum length are accepted', async () => {
   const long = (length: number): string =>
     Array.from({ length }, (_, at) => String.fromCharCode(0x4e00 + ((at * 7919) % 20_000))).join('');
   const name = long(512);
@@ -315,7 +323,7 @@ test('names of the longest kind are taken', async () => {
 describe('names are compared in NFC', () => {
   const [nfc, nfd] = ['caf\u00e9', 'cafe\u0301'];
 
-  test('of tapes, anchors and sessions, however they are written', async () => {
+  test('for tapes, anchors and sessions, in every spelling', async () => {
     const suffix = fresh();
     const tape = await h.runtime.tape(`${nfd}-${suffix}`);
     expect((await h.runtime.tape(`${nfc}-${suffix}`, { create: false })).boxId).toBe(tape.boxId);
@@ -356,7 +364,7 @@ describe('names are compared in NFC', () => {
     ).toMatchObject({ agent_id: session.agentId });
   });
 
-  test('and found when an older build has stored them as they were given', async () => {
+  test('and found when an older build has stored them in their original spelling', async () => {
     const suffix = fresh();
     const tape = await h.runtime.tape(`x-${suffix}`);
     await tape.append([{ kind: 'message', content: 'precious' }]);
@@ -430,7 +438,7 @@ describe('names are compared in NFC', () => {
     expect((await h.runtime.tape(old)).boxId).toBe(tape.boxId);
   });
 
-  test('of imported tapes, whose lines come back as they were', async () => {
+  test('for imported tapes, whose lines are exported unchanged', async () => {
     const suffix = fresh();
     const lines = [
       { id: 1, kind: 'anchor', payload: { name: nfd, state: { secret: 'words' } }, meta: {} },
@@ -467,7 +475,7 @@ describe('names are compared in NFC', () => {
   });
 });
 
-test('a fork is written with its whole line, as far as its reader may read', async () => {
+test('a fork is exported with its whole line, as far as its reader may read', async () => {
   const name = fresh();
   await load(name, LINES);
   const { boxId: parent } = await h.runtime.tape(name);
@@ -500,7 +508,7 @@ test('a fork is written with its whole line, as far as its reader may read', asy
   expect(await read()).toEqual(LINES);
 });
 
-test('a session graph is made of the tape itself where none was imported', async () => {
+test('a session graph is made from the tape itself when none was imported', async () => {
   const tape = await h.runtime.tape(fresh());
   const { sessionGraph, id } = await tape.folder();
   expect(JSON.parse(sessionGraph)).toEqual({
@@ -512,7 +520,7 @@ test('a session graph is made of the tape itself where none was imported', async
   });
 });
 
-test("an agent's own tape, imported elsewhere, gives the same messages and the same lines", async () => {
+test('an agent’s own tape that is imported elsewhere gives the same messages and the same lines', async () => {
   h.runtime.registerTool({
     name: 'look',
     description: 'Looks.',
@@ -584,7 +592,7 @@ test('a bootstrap is two lines, the anchor and its event; a file that begins wit
     ).toEqual([]);
 });
 
-test('an anchor’s name is not unique: the latest of the name is meant, and all of them stay', async () => {
+test('an anchor’s name is not unique: the name means its latest anchor, and all anchors stay', async () => {
   const name = fresh();
   const tape = await h.runtime.tape(name);
   await tape.handoff('phase', { state: { round: 1 } });
@@ -609,7 +617,7 @@ test('an anchor’s name is not unique: the latest of the name is meant, and all
   expect(await h.runtime.resolveTapeRef(`${ref}?head=5`)).toMatchObject({ position: 3 });
 });
 
-test('what is erased is in no line any more, and the rest of its line stays', async () => {
+test('an erased entry is in no exported line, and the rest of its line stays', async () => {
   const name = fresh();
   await load(name, LINES);
   const tape = await h.runtime.tape(name);
@@ -636,7 +644,7 @@ test('what is erased is in no line any more, and the rest of its line stays', as
   ).toEqual([]);
 });
 
-describe('a kind that is asked for', () => {
+describe('a requested kind of entry', () => {
   const foreign = [
     '{"id": 1, "kind": "anchor", "payload": {"name": "session/start"}, "meta": {}}',
     '{"id": 2, "kind": "loop.step", "payload": {"step": 1, "words": "a lighthouse"}, "meta": {}}',
@@ -646,7 +654,7 @@ describe('a kind that is asked for', () => {
   ];
   const DAY = { from: '1970-01-01T00:00:00.000000Z', until: '2100-01-01T00:00:00.000000Z' };
 
-  test('is that of the line: events are events alone, and a foreign kind is found', async () => {
+  test('means the kind of the line: events are only events, and a foreign kind is found', async () => {
     const name = fresh();
     await load(name, foreign);
     const tape = await h.runtime.tape(name);
@@ -675,7 +683,7 @@ describe('a kind that is asked for', () => {
     }
   });
 
-  test('is not that of a line of calls or results that lists none: it is found without kinds', async () => {
+  test('does not include a line of calls or results that lists none: such a line is found without kinds', async () => {
     const name = fresh();
     const none = [
       '{"id": 1, "kind": "tool_call", "payload": {"calls": []}, "meta": {}}',
@@ -689,7 +697,7 @@ describe('a kind that is asked for', () => {
     expect(await linesOf(tape)).toEqual(none);
   });
 
-  test('is asked for in a search, too', async () => {
+  test('can also be requested in a search', async () => {
     const name = fresh();
     await load(name, foreign);
     const tape = await h.runtime.tape(name);

@@ -65,7 +65,7 @@ const work = async (agentId: string): Promise<readonly string[]> => {
   return calls.map(({ status, code }) => code ?? status);
 };
 
-test('four agents that were granted a tape append by their tools side by side, each in its own name, until that is taken back', async () => {
+test('four agents with a grant for a tape append by their tools in parallel, each in its own name, until the grant is taken back', async () => {
   const tape = await h.runtime.tape('minutes');
   const agents = await Promise.all(
     Array.from({ length: 4 }, async (_, n) => {
@@ -99,7 +99,7 @@ test('four agents that were granted a tape append by their tools side by side, e
   expect((await tape.info()).entries).toBe(127);
 });
 
-test('what a primitive appends to tapes by grant is there with its result, or not at all', async () => {
+test('entries that a primitive appends to granted tapes are there together with its result, or not at all', async () => {
   const [first, second] = await Promise.all(['ledger', 'copy'].map((name) => h.runtime.tape(name)));
   if (first === undefined || second === undefined) throw new Error('no tapes');
   const call = { tool: 'pin', arguments: { tape: 'ledger', second: 'copy', text: 'paid' } };
@@ -115,7 +115,7 @@ test('what a primitive appends to tapes by grant is there with its result, or no
   await expect(read).rejects.toThrow(KernelError);
 });
 
-test('a tape that is not there is not made by who may append', async () => {
+test('a tape that does not exist is not made by an agent that may append', async () => {
   const call = { tool: 'note', arguments: { tape: 'nowhere', text: 'x' } };
   await h.profile('lost', [{ calls: [call] }, { say: 'done' }], TOOLS);
   expect(await work(await agent('lost'))).toEqual(['not_found']);

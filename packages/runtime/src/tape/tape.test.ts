@@ -19,7 +19,7 @@ beforeAll(async () => {
 
 afterAll(() => h[Symbol.asyncDispose]());
 
-test('a tape of a new name begins with its bootstrap, and is the same tape the next time', async () => {
+test('a tape with a new name begins with its bootstrap entries, and is the same tape the next time', async () => {
   const name = fresh();
   const tape = await h.runtime.tape(name);
   expect(await tape.anchors()).toMatchObject([
@@ -37,7 +37,7 @@ test('a tape of a new name begins with its bootstrap, and is the same tape the n
   await expect(h.runtime.tape(fresh(), { create: false })).rejects.toMatchObject({ code: 'not_found' });
 });
 
-test('a handoff writes its anchor and its event behind each other, at the positions it returns', async () => {
+test('a handoff writes its anchor and its event next to each other, at the returned positions', async () => {
   const tape = await h.runtime.tape(fresh());
   expect(await tape.append([{ kind: 'message', content: 'hello' }])).toEqual({
     first: 3,
@@ -92,7 +92,7 @@ const idle = async (): Promise<string> => {
   return (made as { agent_id: string }).agent_id;
 };
 
-describe('slices', () => {
+describe('a slice of a tape', () => {
   const names = ['one', 'two', 'none'];
   const name = fc.constantFrom(...names);
   const days = ['2026-01-01', '2026-01-02', '2026-01-03'];
@@ -146,7 +146,7 @@ describe('slices', () => {
     }
   };
 
-  test('say what the query says over all entries in memory', async () => {
+  test('equals the result of the query over all entries in memory', async () => {
     await fc.assert(
       fc.asyncProperty(
         fc.array(entry, { minLength: 1, maxLength: 15 }),
@@ -163,7 +163,7 @@ describe('slices', () => {
     );
   });
 
-  test('between anchors lie behind the latest start and before the first end after it', async () => {
+  test('between anchors is after the latest start and before the first end after it', async () => {
     const tape = await h.runtime.tape(fresh());
     for (const step of ['a', 'b', 'a']) await tape.handoff(step);
     await tape.append(messages('m'));
@@ -180,15 +180,19 @@ describe('slices', () => {
   });
 
   test.each<[string, (tape: Tape) => Promise<unknown>, string]>([
-    ['after what is not there', (tape) => tape.afterAnchor('no'), "Anchor 'no' was not found."],
+    ['after an anchor that does not exist', (tape) => tape.afterAnchor('no'), "Anchor 'no' was not found."],
     [
-      'behind an end that does not come again',
+      'between an anchor and its next occurrence that does not exist',
       (tape) => tape.betweenAnchors('phase', 'phase'),
       "Anchor 'phase' was not found.",
     ],
-    ['before a start', (tape) => tape.betweenAnchors('no', 'phase'), "Anchor 'no' was not found."],
+    [
+      'between a start that does not exist and an end',
+      (tape) => tape.betweenAnchors('no', 'phase'),
+      "Anchor 'no' was not found.",
+    ],
     ['after a name with NUL', (tape) => tape.afterAnchor('phase\0'), "Anchor 'phase\0' was not found."],
-  ])('%s are not found, by the name of the anchor', async (_what, read, message) => {
+  ])('%s is not found, and the error has the name of the anchor', async (_what, read, message) => {
     const tape = await h.runtime.tape(fresh());
     await tape.handoff('phase');
     const before = await tape.info();
@@ -200,25 +204,25 @@ describe('slices', () => {
   });
 
   test.each<[string, (tape: Tape) => unknown]>([
-    ['reversed dates', (tape) => tape.query().betweenDates('2026-01-02', '2026-01-01').all()],
-    ['a date that is none', (tape) => tape.query().betweenDates('', '2026-01-01').all()],
-    ['a negative limit', (tape) => tape.query().limit(-1).all()],
-    ['a search in reversed dates', (tape) => tape.search('x', { start: '2026-01-02', end: '2026-01-01' })],
-    ['a negative number of matches', (tape) => tape.search('x', { limit: -1 })],
-    ['an empty key', (tape) => tape.handoff('x', { dedupKey: '' })],
-    ['a key longer than an index entry', (tape) => tape.handoff('x', { dedupKey: 'k'.repeat(4_000) })],
-    ['a negative number of anchors', (tape) => tape.anchors({ limit: -1 })],
-    ['an anchor without a name', (tape) => tape.handoff('')],
-    ['a name with NUL', (tape) => tape.handoff('a\0b')],
-    ['a state that is no object', (tape) => tape.handoff('x', { state: 'text' })],
-  ])('%s are refused, and the tape is as before', async (_what, work) => {
+    ['with reversed dates', (tape) => tape.query().betweenDates('2026-01-02', '2026-01-01').all()],
+    ['with an invalid date', (tape) => tape.query().betweenDates('', '2026-01-01').all()],
+    ['with a negative limit', (tape) => tape.query().limit(-1).all()],
+    ['of a search in reversed dates', (tape) => tape.search('x', { start: '2026-01-02', end: '2026-01-01' })],
+    ['with a negative number of matches', (tape) => tape.search('x', { limit: -1 })],
+    ['with an empty key', (tape) => tape.handoff('x', { dedupKey: '' })],
+    ['with a key longer than an index entry', (tape) => tape.handoff('x', { dedupKey: 'k'.repeat(4_000) })],
+    ['with a negative number of anchors', (tape) => tape.anchors({ limit: -1 })],
+    ['with an anchor without a name', (tape) => tape.handoff('')],
+    ['with a name that contains NUL', (tape) => tape.handoff('a\0b')],
+    ['with a state that is not an object', (tape) => tape.handoff('x', { state: 'text' })],
+  ])('%s is refused, and the tape stays unchanged', async (_what, work) => {
     const tape = await h.runtime.tape(fresh());
     await expect((async () => work(tape))()).rejects.toMatchObject({ code: 'bad_request' });
     expect((await tape.info()).entries).toBe(2);
   });
 });
 
-test('a name longer than an index entry is found, and told from one that begins alike', async () => {
+test('a name longer than an index entry is found, and is distinguished from a name with the same beginning', async () => {
   const tape = await h.runtime.tape(fresh());
   const long = Array.from({ length: 4_000 }, (_, at) =>
     String.fromCharCode(0x4e00 + ((at * 7919) % 20_000)),
@@ -228,13 +232,13 @@ test('a name longer than an index entry is found, and told from one that begins 
   expect(positions(await tape.afterAnchor(`${long}a`))).toEqual([4, 5, 6]);
 });
 
-test('a name with half a letter is not that of the anchor which Postgres would take it for', async () => {
+test('a name with a lone surrogate does not find the anchor with a replacement character', async () => {
   const tape = await h.runtime.tape(fresh());
   await tape.handoff('phase\ufffd');
   await expect(tape.messages({ anchor: 'phase\ud800' })).rejects.toMatchObject({ code: 'not_found' });
 });
 
-test('what is wrong with a query is told by a rejection, by nothing that is thrown before', async () => {
+test('an error in a query is reported by a rejected promise, and not by an exception before', async () => {
   const tape = await h.runtime.tape(fresh());
   const wrong: (() => Promise<unknown>)[] = [
     () => tape.query().limit(-1).all(),
@@ -252,7 +256,7 @@ test('what is wrong with a query is told by a rejection, by nothing that is thro
   }
 });
 
-test('messages begin with the state of the anchor, unless they are those of the original', async () => {
+test('messages begin with the state of the anchor, except in the format of the original program', async () => {
   const tape = await h.runtime.tape(fresh());
   await tape.handoff('phase', { state: { zeta: ['é', 1.5], a: null } });
   await tape.append([...messages('go'), { kind: 'message', role: 'assistant', content: 'done' }]);
@@ -287,8 +291,8 @@ test('messages begin with the state of the anchor, unless they are those of the 
   await expect(tape.messages({ anchor: 'no' })).rejects.toMatchObject({ code: 'not_found' });
 });
 
-describe('an agent', () => {
-  test('reads up to the last position of its grant and no further, as if that were the head', async () => {
+describe('a tape that an agent uses', () => {
+  test('is read up to the last position of the grant, as if that were the head', async () => {
     const tape = await h.runtime.tape(fresh());
     await tape.append(messages('one'));
     const reader = await idle();
@@ -316,7 +320,7 @@ describe('an agent', () => {
     await expect(mine.reset()).rejects.toMatchObject({ code: 'box_not_authorized' });
   });
 
-  test('appends by grant without being able to read, and its entries say who wrote them', async () => {
+  test('gets entries by a grant to append without a right to read, and the entries name their author', async () => {
     const tape = await h.runtime.tape(fresh());
     const writer = await idle();
     const mine = await h.runtime.tape({ box: tape.boxId }, { as: writer });
@@ -336,8 +340,8 @@ describe('an agent', () => {
 const findBox = async (name: string): Promise<string> => (await h.runtime.tape(name)).boxId;
 const tapeName = (tape: Tape): { readonly box: string } => ({ box: tape.boxId });
 
-describe('a reset', () => {
-  test('begins the next incarnation under the same name, and leaves the one before as it was', async () => {
+describe('a reset of a tape', () => {
+  test('begins the next incarnation with the same name, and leaves the earlier one unchanged', async () => {
     const name = fresh();
     const tape = await h.runtime.tape(name);
     const other = await h.runtime.tape(name);
@@ -363,7 +367,7 @@ describe('a reset', () => {
     expect((await tape.anchors())[0]?.state).toEqual({ owner: 'human' });
   });
 
-  test("is refused while a turn of the tape's agent is queued, and takes its place once that has ended", async () => {
+  test("is refused while a turn of the tape's agent is queued, and succeeds when the turn has ended", async () => {
     const { agent_id: agent, turn_id: turnId, output_box_id: boxId } = await agentOf();
     const tape = await h.runtime.tape({ agent });
     await expect(tape.reset()).rejects.toMatchObject({ code: 'tape_busy', details: { turn_id: turnId } });
@@ -380,7 +384,7 @@ describe('a reset', () => {
     await expect(tape.reset()).rejects.toMatchObject({ code: 'tape_busy' });
   });
 
-  test('by who was the owner when it was asked for, and is no longer, is refused', async () => {
+  test('by an agent that was the owner when it asked, and no longer is, is refused', async () => {
     const [owner, next] = [await idle(), await idle()];
     const name = fresh();
     const { boxId } = await h.runtime.tape(name, { as: owner });
@@ -400,7 +404,7 @@ describe('a reset', () => {
     expect(await findBox(name)).toBe(boxId);
   });
 
-  test('says of the old tape the head that it was archived with, whatever comes in the last moment', async () => {
+  test('returns the archived head of the old tape, whatever is appended in the last moment', async () => {
     const name = fresh();
     const other = await h.runtime.tape(name);
     const pool = onPool(h.database.pool);
@@ -419,7 +423,7 @@ describe('a reset', () => {
     expect(await tape.anchors()).toMatchObject([{ state: { archived } }]);
   });
 
-  test('and a submission to its agent come one after the other: the turn is on the new tape or the reset is refused', async () => {
+  test('and a submission to its agent follow one after the other: the turn is on the new tape, or the reset is refused', async () => {
     const agent = await idle();
     for (let round = 0; round < 4; round += 1) {
       const tape = await h.runtime.tape({ agent });

@@ -21,7 +21,7 @@ const lead: ScriptedFunction = ({ turn, messages }, { call }) => {
   };
 };
 
-describe('a turn that is started by the end of another', () => {
+describe('a turn that is started by the end of another turn', () => {
   let h: Harness;
   let gate: Promise<void> | undefined;
   /** A running reader waits for this promise. */
@@ -115,7 +115,7 @@ describe('a turn that is started by the end of another', () => {
       wakeProvider: () => Promise.resolve(),
     }).sweep();
 
-  test('is its child: of its run, one deeper, in its account', async () => {
+  test('is a child of that turn: in its run, a level deeper, in its account', async () => {
     const { session, start, told } = await pair({ profile: 'echo' });
     const { turn_id } = await start(session, { budget: { turns: 9 } });
     await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 });
@@ -135,7 +135,7 @@ describe('a turn that is started by the end of another', () => {
     expect(await told()).toBe(1);
   });
 
-  test('ends with the budget of its run: an agent that asks its session again and again stops', async () => {
+  test('ends with the budget of its run: an agent that asks its session endlessly stops', async () => {
     const { agent, start, reasons, told } = await pair();
     const { turn_id } = await start(agent, { budget: { turns: 4, steps: 8 } });
     const runId = await runOf(turn_id);
@@ -168,7 +168,7 @@ describe('a turn that is started by the end of another', () => {
     [2, 1],
     [2, 0],
   ])(
-    'of several answers that were not read, any can start it: %i spent, then %i that may',
+    'can be started by any of several unread answers: %i from spent runs, then %i from others',
     async (spent, open) => {
       const { agent, session, another, start, told, reasons } = await pair({ profile: 'reader' });
       let release = (): void => undefined;
@@ -213,7 +213,7 @@ describe('a turn that is started by the end of another', () => {
     },
   );
 
-  test('does not take an entry of a caller for an answer', async () => {
+  test('is not started by a caller’s entry that looks like an answer', async () => {
     const { agent, start, told, session } = await pair({ profile: 'reader' });
     let release = (): void => undefined;
     reading = new Promise((settle) => {
@@ -249,7 +249,7 @@ describe('a turn that is started by the end of another', () => {
     ).toEqual([]);
   });
 
-  test('is not started below the depth limit, nor in a canceled run, even one whose turns have all ended', async () => {
+  test('is not started below the depth limit or in a canceled run, even when all turns of the run have ended', async () => {
     const deep = await pair({ profile: 'echo' });
     await h.database.pool.query(`update boxcar.projects set limits = limits || '{"max_depth": 0}'`);
     const first = await deep.start(deep.session);
@@ -305,7 +305,7 @@ describe('a turn that is started by the end of another', () => {
     expect(await reasons()).toEqual([]);
   });
 
-  test('has keys that callers cannot take', async () => {
+  test('has keys that callers cannot use', async () => {
     const { session } = await pair({ profile: 'echo' });
     for (const key of ['fork-result:x', 'unseen:x'])
       await expect(

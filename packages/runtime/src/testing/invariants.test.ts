@@ -78,7 +78,7 @@ async function family(profile: 'boss' | 'waiter'): Promise<Family> {
   return { parent, child };
 }
 
-test('an undisturbed run breaks none, ended or under way', async () => {
+test('an undisturbed run violates no invariant, ended or under way', async () => {
   await family('boss');
   await checkInvariants(h.database.pool);
   await family('waiter');
@@ -86,12 +86,12 @@ test('an undisturbed run breaks none, ended or under way', async () => {
   await expect(checkInvariants(h.database.pool)).rejects.toThrow(/all-ended: .* is suspended/);
 });
 
-test('what nobody was told of, or has read, is found once all has ended', async () => {
+test('an end that was not reported, or a notice that was not read, is found once all turns have ended', async () => {
   const { parent } = await family('boss');
   // No sweep notifies in the meantime.
   for (const statement of IDLE.slice(1)) await vandal.query(statement);
   for (const [left, said] of [
-    ['notifies = true', 'has ended untold'],
+    ['notifies = true', 'has ended without a report'],
     ['unseen_position = 3', 'has left position 3 unread'],
   ] as const) {
     const find = async () => {
@@ -107,7 +107,7 @@ test('what nobody was told of, or has read, is found once all has ended', async 
   }
 });
 
-test('only so many are listed, and what takes too long is said to be unchecked', async () => {
+test('a limited number of violations is listed, and a check that takes too long is reported as unchecked', async () => {
   await family('waiter');
   const [all] = await inspectInvariants(h.database.pool, { isSettled: true, limit: 1 });
   expect(all).toMatchObject({ name: 'all-ended', state: 'broken', hasMore: true });
@@ -132,7 +132,7 @@ test('a limit that Postgres would not accept is cut, and a limit that is not a d
     });
 });
 
-test('a pool of the caller is asked one statement at a time', async () => {
+test('a pool of the caller gets one statement at a time', async () => {
   await using pool = plainPool(h.database.url);
   for (const options of [{}, { turns: 10, timeoutMs: 60_000 }]) {
     const reports = await inspectInvariants(pool.pool, options);
@@ -249,7 +249,7 @@ const TICKET = newId();
 const BREAKS: readonly Break[] = [
   ['a handoff that its turn serves', 'boss', (f) => handoffOf(f.child, 'attempts = 0'), []],
   [
-    'a handoff that has begun although nobody was asked',
+    'a handoff that has begun without the required approval',
     'boss',
     (f) => handoffOf(f.child, `decision = '{"level": "require_approval"}'`),
     ['handoff-approved'],
@@ -277,7 +277,7 @@ const BREAKS: readonly Break[] = [
     ['handoff-approved'],
   ],
   [
-    'a handoff whose turn has ended and is told',
+    'a handoff whose turn has ended and was reported',
     'boss',
     (f) => [
       ...handoffOf(f.child, `phase = 'queued', ended_at = null, event_count = 1`),
@@ -301,13 +301,13 @@ const BREAKS: readonly Break[] = [
     ['handoff-log'],
   ],
   [
-    'a callback that nothing was sent for',
+    'a callback for which nothing was sent',
     'boss',
     (f) => handoffOf(f.child, "callback_url = 'http://a.example/'"),
     ['handoff-callback'],
   ],
   [
-    'a delivery that nobody has asked for',
+    'a delivery that was not requested',
     'boss',
     (f) => [
       ...handoffOf(f.child, 'attempts = 0'),
@@ -316,7 +316,7 @@ const BREAKS: readonly Break[] = [
     ['handoff-callback'],
   ],
   [
-    'a delivery of another event than the end',
+    'a delivery of an event that is not the end',
     'boss',
     (f) => [
       ...handoffOf(f.child, "callback_url = 'http://a.example/'"),
@@ -325,7 +325,7 @@ const BREAKS: readonly Break[] = [
     ['handoff-callback'],
   ],
   [
-    'a task whose end is sent to nobody',
+    'a task whose end is sent to no address',
     'boss',
     (f) => [
       ...handoffOf(f.child, 'attempts = 0'),
@@ -335,7 +335,7 @@ const BREAKS: readonly Break[] = [
     ['handoff-pushed'],
   ],
   [
-    'parts of two rounds that stand between each other',
+    'parts of two rounds that are mixed',
     'boss',
     (f) => [
       ...handoffOf(f.child, 'attempts = 0'),
@@ -382,7 +382,7 @@ const BREAKS: readonly Break[] = [
     ['session-counts', 'session-entries'],
   ],
   [
-    'a context entry that is on no tape',
+    'a context entry without a tape',
     'boss',
     (f) => [
       clientSessionOf(f.child, 1),
@@ -401,7 +401,7 @@ const BREAKS: readonly Break[] = [
     ['session-entries'],
   ],
   [
-    'a session that is handed on without an anchor, and to nobody who may read it',
+    'a session that is handed on without an anchor, and to no agent that may read it',
     'boss',
     (f) => [
       ...handoffOf(f.child, 'attempts = 0'),
@@ -422,7 +422,7 @@ const BREAKS: readonly Break[] = [
     ['session-counts'],
   ],
   [
-    'a hop after one that has not completed',
+    'a hop after a hop that has not completed',
     'boss',
     (f) =>
       handoffOf(f.child, `attempts = 0, parent_handoff_id = '00000000-0000-7000-8000-00000000000c', hop = 2`),
@@ -438,33 +438,38 @@ const BREAKS: readonly Break[] = [
       ),
     ['handoff-chain'],
   ],
-  ['an attempt that is in no log', 'boss', (f) => handoffOf(f.child, 'attempts = 1'), ['handoff-log']],
   [
-    'an account that has reserved what no turn was allotted',
+    'an attempt that is missing in the log',
+    'boss',
+    (f) => handoffOf(f.child, 'attempts = 1'),
+    ['handoff-log'],
+  ],
+  [
+    'an account that has reserved amounts that no turn was allotted',
     'boss',
     (f) => budgetOf(f.child, "limits, turns_used, tokens_reserved = '{}', 1, 20", 10),
     ['budget-sums'],
   ],
   [
-    'an account that has granted more than there was',
+    'an account that has granted more than it had',
     'boss',
     (f) => budgetOf(f.child, `limits, turns_used, tokens_reserved = '{"tokens": 5}', 1, 10`, 10),
     ['budget-limit'],
   ],
   [
-    'a profile that is gone',
+    'a missing profile',
     'boss',
     (f) => [setTurn(f.child, 'profile_id = gen_random_uuid()')],
     ['references-exist'],
   ],
   [
-    'a context that is gone',
+    'a missing context',
     'boss',
     (f) => [setTurn(f.child, 'context_box_id = gen_random_uuid()')],
     ['references-exist', 'prompt-has-manifest'],
   ],
   [
-    'a step of no turn',
+    'a step without a turn',
     'boss',
     (f) => [
       `insert into boxcar.steps select (jsonb_populate_record(s, jsonb_build_object('turn_id', gen_random_uuid()))).* from boxcar.steps s where turn_id = '${f.parent}' and step = 1`,
@@ -472,7 +477,7 @@ const BREAKS: readonly Break[] = [
     ['nothing-orphaned'],
   ],
   [
-    'an agent whose tape is gone',
+    'an agent without its tape',
     'boss',
     (f) => [
       `update boxcar.agents set tape_box_id = gen_random_uuid() where id = (select agent_id from boxcar.turns where id = '${f.child}')`,
@@ -480,7 +485,7 @@ const BREAKS: readonly Break[] = [
     ['nothing-orphaned'],
   ],
   [
-    'a box whose maker is gone',
+    'a box without its maker',
     'boss',
     (f) => [`update boxcar.boxes set maker_agent_id = gen_random_uuid() where id = ${outputOf(f.parent)}`],
     ['nothing-orphaned'],
@@ -502,7 +507,7 @@ const BREAKS: readonly Break[] = [
     ['end-is-whole', 'one-deliverable'],
   ],
   [
-    'a turn in nobody’s hands that runs',
+    'a running turn without a holder',
     'waiter',
     (f) => [setTurn(f.parent, "status = 'running'")],
     ['end-is-whole'],
@@ -514,7 +519,7 @@ const BREAKS: readonly Break[] = [
     ['one-deliverable'],
   ],
   [
-    'a deliverable that is another card',
+    'a deliverable that is a different card',
     'boss',
     (f) => [setTurn(f.parent, `deliverable_card_id = ${deliverableOf(f.child)}`)],
     ['one-deliverable'],
@@ -530,7 +535,7 @@ const BREAKS: readonly Break[] = [
     ['decided-before-begun'],
   ],
   [
-    'a deliverable on no tape',
+    'a deliverable without a tape',
     'boss',
     () => [
       `insert into boxcar.cards (id, project_id, type, content, content_hash, size_bytes, token_estimate, author_id)
@@ -539,7 +544,7 @@ const BREAKS: readonly Break[] = [
     ['no-stray-deliverable'],
   ],
   [
-    'a submission that made a turn which is gone',
+    'a submission that made a turn which no longer exists',
     'boss',
     (f) => [
       `update boxcar.operations set made = array['${newId()}'::uuid] where made = array['${f.parent}'::uuid]`,
@@ -554,7 +559,7 @@ const BREAKS: readonly Break[] = [
     ['family'],
   ],
   [
-    'a child of a call of somebody else',
+    'a child of another turn’s call',
     'boss',
     (f) => [setTurn(f.child, `parent_tool_call_id = '${newId()}'`)],
     ['family'],
@@ -598,7 +603,7 @@ const BREAKS: readonly Break[] = [
     ['tape-gapless'],
   ],
   [
-    'a view that begins with what is no anchor',
+    'a view that begins with an entry that is not an anchor',
     'boss',
     (f) => [`update boxcar.boxes set view_anchor_position = 2 where id = ${outputOf(f.parent)}`],
     ['tape-gapless', 'view-begins'],
@@ -610,7 +615,7 @@ const BREAKS: readonly Break[] = [
     ['view-begins'],
   ],
   [
-    'a tape in the place of one that goes on',
+    'a tape that replaces a tape still in use',
     'boss',
     (f) => [
       `update boxcar.boxes set previous_box_id = ${outputOf(f.parent)}, incarnation = 2 where id = ${outputOf(f.child)}`,
@@ -618,7 +623,7 @@ const BREAKS: readonly Break[] = [
     ['tape-gapless'],
   ],
   [
-    'a turn that goes on writing to an archived tape',
+    'a turn that continues to write to an archived tape',
     'waiter',
     (f) => [`update boxcar.boxes set archived_at = now() where id = ${outputOf(f.parent)}`],
     ['archived-is-left'],
@@ -636,13 +641,13 @@ const BREAKS: readonly Break[] = [
     ['fork-line'],
   ],
   [
-    'a fork of what does not exist',
+    'a fork of a tape that does not exist',
     'boss',
     (f) => [forkOf(f.parent, 'array[3]').replace('b.id, 3', "'00000000-0000-7000-8000-00000000dead', 3")],
     ['fork-line'],
   ],
   [
-    'a fork whose box knows nothing of its end',
+    'a fork whose box lacks its end',
     'boss',
     (f) => [endedForkOf(f.parent, 'open', 'discarded')],
     ['fork-ended'],
@@ -654,7 +659,7 @@ const BREAKS: readonly Break[] = [
     ['fork-ended'],
   ],
   [
-    'a merge of what the fork does not have',
+    'a merge of entries that the fork does not have',
     'boss',
     (f) => [
       endedForkOf(f.parent, 'merged', 'merged').replace(
@@ -666,7 +671,7 @@ const BREAKS: readonly Break[] = [
     ],
     ['fork-ended'],
   ],
-  ['a session whose agent is gone', 'boss', (f) => [sessionOf(f.child, `'${newId()}'`)], ['session-whole']],
+  ['a session without its agent', 'boss', (f) => [sessionOf(f.child, `'${newId()}'`)], ['session-whole']],
   [
     'a session whose agent has another name',
     'boss',
@@ -674,7 +679,7 @@ const BREAKS: readonly Break[] = [
     ['session-whole'],
   ],
   [
-    'words of an entry that is not there',
+    'words of an entry that does not exist',
     'boss',
     (f) => [
       `insert into boxcar.tape_words (box_id, position, words) values (${outputOf(f.child)}, 99, 'words')`,
@@ -690,7 +695,7 @@ const BREAKS: readonly Break[] = [
     ['words-of-entries'],
   ],
   [
-    'words of what was erased',
+    'words of an erased entry',
     'boss',
     (f) => [
       `insert into boxcar.tape_words (box_id, position, card_id, words)
@@ -700,13 +705,13 @@ const BREAKS: readonly Break[] = [
     ['words-of-entries'],
   ],
   [
-    'words of an instruction whose turn is gone',
+    'words of an instruction without its turn',
     'boss',
     () => [`insert into boxcar.tape_words (box_id, position, words) values ('${newId()}', 0, 'words')`],
     ['words-of-entries'],
   ],
   [
-    'words of an instruction that is none of its turn',
+    'words of an instruction of another turn',
     'boss',
     (f) => [
       `insert into boxcar.tape_words (box_id, position, card_id, words) values ('${f.child}', 0, ${deliverableOf(f.child)}, 'words')`,
@@ -714,7 +719,7 @@ const BREAKS: readonly Break[] = [
     ['words-of-entries'],
   ],
   [
-    'words of an instruction that was erased',
+    'words of an erased instruction',
     'boss',
     (f) => [
       `insert into boxcar.tape_words (box_id, position, card_id, words)
@@ -741,7 +746,7 @@ const BREAKS: readonly Break[] = [
     ],
   ),
   [
-    'a card that is gone',
+    'a missing card',
     'boss',
     (f) => [
       `delete from boxcar.cards where id = (select thought_card_id from boxcar.steps where turn_id = '${f.parent}' and step = 1)`,
@@ -750,7 +755,7 @@ const BREAKS: readonly Break[] = [
     ['entry-has-card', 'one-result'],
   ],
   [
-    "a card that is gone from an entry of nobody's turn",
+    'a missing card of an entry without a turn',
     'boss',
     (f) => [
       `update boxcar.boxes set head_position = head_position + 1 where id = ${outputOf(f.parent)}`,
@@ -760,7 +765,7 @@ const BREAKS: readonly Break[] = [
     ['entry-has-card'],
   ],
   [
-    'a card that is gone from a tape of no agent',
+    'a missing card of a tape without an agent',
     'boss',
     (f) => [
       `insert into boxcar.boxes (id, project_id, kind, incarnation, head_position, last_anchor_position, view_position, anchor_count)
@@ -776,7 +781,7 @@ const BREAKS: readonly Break[] = [
     ['one-result'],
   ],
   [
-    'a result that stands twice',
+    'a result that occurs twice',
     'boss',
     (f) =>
       appendAgain(f.parent, `(select result_card_id from boxcar.tool_calls where id = ${callOf(f.parent)})`),
@@ -808,7 +813,7 @@ const BREAKS: readonly Break[] = [
     ['waits-with-cause', 'one-result'],
   ],
   [
-    'a call that would wait for ever',
+    'a call that would wait forever',
     'waiter',
     (f) => [`update boxcar.tool_calls set deadline_at = null where id = ${callOf(f.parent)}`],
     ['waits-with-cause'],
@@ -828,7 +833,7 @@ const BREAKS: readonly Break[] = [
     ['wait-is-of-turn'],
   ],
   [
-    'a wait that nobody would look at',
+    'a wait that no sweep would find',
     'waiter',
     (f) => [
       `delete from boxcar.tool_calls where turn_id = '${f.parent}' and status = 'pending'`,
@@ -839,7 +844,7 @@ const BREAKS: readonly Break[] = [
     ['wait-is-of-turn', 'family'],
   ],
   [
-    'a turn that goes on below a canceled one',
+    'a turn that continues below a canceled turn',
     'waiter',
     (f) => [
       setTurn(f.parent, "status = 'canceled', ended_at = now(), deliverable_card_id = gen_random_uuid()"),
@@ -847,7 +852,7 @@ const BREAKS: readonly Break[] = [
     ['canceled-below', 'one-deliverable', 'open-calls-counted'],
   ],
   [
-    'a turn that started long after the one above it was canceled',
+    'a turn that started long after the turn above it was canceled',
     'boss',
     (f) => [setTurn(f.parent, "status = 'canceled', ended_at = now() - interval '1 hour'")],
     ['canceled-below'],
@@ -875,7 +880,7 @@ const BREAKS: readonly Break[] = [
     ['steps-counted'],
   ],
   [
-    'a turn that the sweep has given up',
+    'a turn that the sweep has set aside',
     'waiter',
     (f) => [
       `insert into boxcar.sweep_failures (kind, row_id, attempts, last_error, next_try_at, is_dead) values ('overdue_turns', '${f.parent}', 5, 'x', now(), true)`,
@@ -883,7 +888,7 @@ const BREAKS: readonly Break[] = [
     ['live-cause'],
   ],
   [
-    'a call that nobody answers although its deadline is long over, while a worker lives',
+    'a call without an answer long after its deadline, while a worker lives',
     'waiter',
     (f) => [
       ...IDLE,
@@ -892,7 +897,7 @@ const BREAKS: readonly Break[] = [
     ['live-cause'],
   ],
   [
-    'a batch that nobody ends although its deadline is long over, while a worker lives',
+    'a batch without an end long after its deadline, while a worker lives',
     'waiter',
     (f) => [
       ...IDLE,
@@ -902,7 +907,7 @@ const BREAKS: readonly Break[] = [
     ['live-cause'],
   ],
   [
-    'a batch that nobody puts together, while a worker lives',
+    'a batch without its answer, while a worker lives',
     'boss',
     (f) => [
       ...IDLE,
@@ -912,7 +917,7 @@ const BREAKS: readonly Break[] = [
     ['live-cause'],
   ],
   [
-    'a turn that nobody wakes although its time has come',
+    'a turn that was not woken although its time has come',
     'waiter',
     (f) => [
       ...IDLE,
@@ -933,7 +938,7 @@ const BREAKS: readonly Break[] = [
     ['one-result', 'live-cause'],
   ],
   [
-    'a call that waits for a batch which does not know it',
+    'a call that waits for a batch without this call',
     'waiter',
     (f) => [`update boxcar.tool_calls set batch_id = gen_random_uuid() where id = ${callOf(f.parent)}`],
     ['batch-answered'],
@@ -960,7 +965,7 @@ const BREAKS: readonly Break[] = [
     ['agent-order', 'operation-names-turn'],
   ],
   [
-    'a segment that says too many cards',
+    'a segment with too high a count of cards',
     'boss',
     (f) => [setSegment(f.child, '{0,count}', '7')],
     ['segments-add-up'],
@@ -973,7 +978,7 @@ const BREAKS: readonly Break[] = [
     ['segments-add-up'],
   ],
   [
-    'a card of a box that is gone',
+    'a missing card of a box',
     'boss',
     (f) => [
       `delete from boxcar.cards where id = any (select unnest(card_ids) from boxcar.boxes where id = ${contextOf(f.child)})`,
@@ -981,7 +986,7 @@ const BREAKS: readonly Break[] = [
     ['box-has-cards'],
   ],
   [
-    'a card that is gone from a box that no turn has',
+    'a missing card of a box without a turn',
     'boss',
     (f) => [
       `insert into boxcar.boxes (id, project_id, kind, card_ids, card_tokens, segments, card_count, token_estimate)
@@ -990,7 +995,7 @@ const BREAKS: readonly Break[] = [
     ['box-has-cards'],
   ],
   [
-    'a box that its reader was never given',
+    'a box that its reader never got',
     'boss',
     (f) => [
       `update boxcar.boxes set maker_agent_id = null, owner_agent_id = null
@@ -999,7 +1004,7 @@ const BREAKS: readonly Break[] = [
     ['readable-by-grant'],
   ],
   [
-    'a box whose grant another build wrote at an end',
+    'a box with a grant that another build wrote at an end',
     'boss',
     (f) => [
       hideBox(f.child),
@@ -1014,7 +1019,7 @@ const BREAKS: readonly Break[] = [
     ['readable-by-grant'],
   ],
   [
-    'a part of a tape behind the end of a grant',
+    'a part of a tape after the end of a grant',
     'boss',
     (f) => [
       `update boxcar.boxes set owner_agent_id = null, maker_agent_id = null where id = ${outputOf(f.parent)}`,
@@ -1046,13 +1051,13 @@ const BREAKS: readonly Break[] = [
   ],
   ['a batch that counts wrongly', 'boss', (f) => [insertBatch(f.child, 'remaining = 1')], ['batch-counted']],
   [
-    'a batch that its member does not know',
+    'a batch that its member does not name',
     'waiter',
     (f) => [insertBatch(f.child, 'remaining = 1, succeeded = 0')],
     ['batch-counted'],
   ],
   [
-    'a batch that all have ended and nobody ends',
+    'a batch whose members have all ended, without an end',
     'boss',
     (f) => [insertBatch(f.child, 'remaining = 0')],
     ['batch-answered'],
@@ -1105,7 +1110,7 @@ async function keepRows(): Promise<string> {
   return `begin; ${statements.join('; ')}; commit`;
 }
 
-describe('of a run that was ended and one that is under way', () => {
+describe('for an ended run and a run under way', () => {
   const families = new Map<'boss' | 'waiter', Family>();
   let putBack: string;
 
@@ -1128,7 +1133,7 @@ describe('of a run that was ended and one that is under way', () => {
     await vandal.query(putBack);
   });
 
-  it('nothing is reported', async () => {
+  it('no violation is reported', async () => {
     expect(await look()).toEqual([]);
   });
 
@@ -1141,7 +1146,7 @@ describe('of a run that was ended and one that is under way', () => {
   });
 });
 
-test('each of them is broken above', () => {
+test('each invariant is violated by a test above', () => {
   const broken = new Set(BREAKS.flatMap(([, , , names]) => names));
   const missing = INVARIANTS.filter(({ name }) => !broken.has(name)).map(({ name }) => name);
   // These concern only ended turns and handoffs. They are tested above, and in the tests of notifications about handoffs.

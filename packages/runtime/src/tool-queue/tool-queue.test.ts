@@ -246,7 +246,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     await place.close();
   });
 
-  test('is a job that holds no worker, and what its worker returns is the result', async () => {
+  test('is a job that occupies no worker, and the returned value of its worker is the result', async () => {
     const { turnId, call } = await place.start('look_up');
     expect(place.worker.activeCount).toBe(0);
     const queue = place.queue('look-up');
@@ -261,7 +261,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     expect(await place.backend.queue(RESULTS).getJobState(`call-${call.id}`)).toBe('unknown');
   });
 
-  test('is heard of when its job has ended, whichever way, without a sweep', async () => {
+  test('is answered when its job has ended, with success or failure, without a sweep', async () => {
     await place.sweepByHand();
     const returned = await place.start('bell');
     const thrown = await place.start('bell_broken');
@@ -273,7 +273,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     expect(await place.results(thrown.turnId)).toMatchObject([{ error: { code: 'tool_failed' } }]);
   });
 
-  test('goes beside other calls of its step, and the turn goes on after the last', async () => {
+  test('runs next to other calls of its step, and the turn continues after the last call', async () => {
     await place.profile('many', [declared('many')]);
     place.serve('many', async ({ data }) => data.arguments.key, { concurrency: 5 });
     const keys = Array.from({ length: 20 }, (_value, index) => `key ${index}`);
@@ -308,7 +308,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
       { status: 'failed', error: { code: 'payload_too_large' } },
     ],
     [
-      'what is not valid JSON',
+      'a value that JSON cannot express',
       () => ({ n: 1n }),
       { status: 'failed', error: { code: 'tool_failed', message: expect.stringContaining('BigInt') } },
     ],
@@ -318,7 +318,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     expect(await place.results(turnId)).toMatchObject([expected]);
   });
 
-  test('has a readable result when its worker returns characters that Postgres cannot keep', async () => {
+  test('has a readable result when its worker returns characters that Postgres cannot store', async () => {
     const { turnId } = await place.start('nul');
     place.serve('nul', async () => ({ text: 'a\u0000b' }));
     const [result] = await place.results(turnId);
@@ -331,7 +331,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     }
   });
 
-  test('fails readably when its worker throws', async () => {
+  test('fails with a readable error when its worker throws', async () => {
     const { turnId, call } = await place.start('throwing');
     place.serve('throwing', async () => {
       throw new Error('no such customer');
@@ -348,7 +348,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     ]);
   });
 
-  test('is given to another worker when its own has died, and its outcome is unknown when that may not be', async () => {
+  test('is given to another worker when its own worker has died, and is reported as unknown when it may not run again', async () => {
     const safe = await place.start('mortal', { retry: 'safe' });
     const never = await place.start('mortal_once');
     for (const target of ['mortal', 'mortal-once']) {
@@ -366,7 +366,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     ]);
   });
 
-  test('is sent again from its row when its queue was lost, unless it may not be', async () => {
+  test('is sent again from its row when its queue was lost, unless it may not run again', async () => {
     const safe = await place.start('flushed', { retry: 'safe' });
     const never = await place.start('flushed_once');
     const unsent = await place.start('flushed_early');
@@ -390,7 +390,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
       expect(await place.results(turnId)).toMatchObject([{ status: 'success', result: 'sent again' }]);
   });
 
-  test('that may run once and was marked while the database went away is sent when it is back', async () => {
+  test('that may run once and was marked while the database went away is sent when the database is back', async () => {
     await place.sweepByHand();
     // The door would answer the call when its job is removed.
     await place.closeDoor();
@@ -505,7 +505,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     await queues.close();
   });
 
-  test('that may run once is marked when a check finds its job, and is sent by the marking process only', async () => {
+  test('that may run once is marked when a check finds its job, and is sent only by the process that marked it', async () => {
     await place.sweepByHand();
     const { turnId, call } = await place.start('found');
     const { pool, limits } = place.opened.runtime;
@@ -534,7 +534,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
   });
 
   test.each(['safe', 'never'] as const)(
-    'is out once when the worker that sent it dies and another takes its turn over (%s)',
+    'is sent once when the worker that sent it dies and another worker takes its turn over (%s)',
     async (retry) => {
       const { runtime } = place.opened;
       const { database, urls } = place.backend;
@@ -586,7 +586,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     },
   );
 
-  test('is answered by the sweep when its bell was lost', async () => {
+  test('is answered by the sweep when its notice was lost', async () => {
     await place.closeDoor();
     const { turnId, call } = await place.start('silent');
     place.serve('silent', async () => 'heard');
@@ -600,7 +600,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     await place.jobGone('silent', call.id);
   });
 
-  test('is answered at the door, once: later answers are duplicates that change nothing', async () => {
+  test('is answered at the door once: later answers are duplicates that change nothing', async () => {
     const { turnId, call } = await place.start('desk');
     // The job is sent after the commit that the turn's status shows. A job that is added after the answer would stay in the
     // queue.
@@ -630,7 +630,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     expect(answers).toEqual([0, 1, 2].map((index) => [index, ['duplicate', 'duplicate', 'recorded']]));
   });
 
-  test('is answered at the door with what its tool says, whatever that is', async () => {
+  test('is answered at the door with any answer of its tool', async () => {
     const failed = await place.start('desk_failed');
     await place.answer({
       tool_call_id: failed.call.id,
@@ -650,7 +650,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     expect(await place.results(empty.turnId)).toMatchObject([{ error: { code: 'tool_failed' } }]);
   });
 
-  test('refuses answers at the door that belong to no open call, with a code', async () => {
+  test('refuses answers at the door for a call that is not open, with a code', async () => {
     await place.profile('asker', ['ask_expert'], { delegation_policy: { target_profiles: null } });
     await place.profile('held', [declared('held')]);
     const outer = await place.launch('asker', [
@@ -699,7 +699,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     expect((await place.results(outer))[0]).toMatchObject({ status: 'success' });
   });
 
-  test('is answered later when its worker says so, and is looked for no more', async () => {
+  test('is answered later when its worker says so, and is no longer checked', async () => {
     const { turnId, call } = await place.start('patient', { retry: 'safe' });
     place.serve('patient', async () => ({ answer: 'later' }));
     await waitFor(async () => (await place.calls(turnId))[0]?.look_at === null, {
@@ -710,7 +710,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     expect(await place.results(turnId)).toMatchObject([{ status: 'success', result: 'at last' }]);
   });
 
-  test('ends at its deadline as tool_timeout; its job is taken away, and a late answer changes nothing', async () => {
+  test('ends at its deadline as tool_timeout; its job is removed, and a late answer changes nothing', async () => {
     const { turnId, call } = await place.start('slow', { timeout_seconds: 3600 });
     await waitFor(() => place.queue('slow').getJob(call.id), { message: 'the job stands in its queue' });
     await place.overdue('deadline_at', call.id);
@@ -725,7 +725,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     });
   });
 
-  test('is known to be served by nobody, until somebody has it in hand', async () => {
+  test('is reported as not served until a worker has taken it', async () => {
     const { turnId, call } = await place.start('unserved', { timeout_seconds: 3600 });
     await waitFor(() => place.queue('unserved').getJob(call.id), { message: 'the job stands in its queue' });
     const { outside } = place.opened.runtime;
@@ -771,7 +771,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     ]);
   });
 
-  test('is canceled with its turn: its job is looked after at the next sweep, what comes later is evidence', async () => {
+  test('is canceled with its turn: the next sweep removes its job, and a later answer is evidence', async () => {
     await place.sweepByHand();
     const { turnId, call } = await place.start('stopped', {}, { deadline_seconds: 3600 });
     await waitFor(() => place.queue('stopped').getJob(call.id), { message: 'the job stands in its queue' });
@@ -786,7 +786,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     ]);
   });
 
-  test('is canceled when its turn has ended: an answer is refused, the job is taken away', async () => {
+  test('is canceled when its turn has ended: an answer is refused, and the job is removed', async () => {
     await place.sweepByHand();
     const sweeper = new Sweeper(place.opened.runtime, {
       lostRingMs: 60_000,
@@ -820,7 +820,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     });
   });
 
-  test('costs the sweep the same statements for many calls as for one', async () => {
+  test('costs the sweep the same statements for many calls as for one call', async () => {
     await place.profile('crowd', [declared('crowd', { retry: 'safe', timeout_seconds: 3600 })]);
     const look = async (n: number): Promise<number> => {
       const turnId = await place.launch(
@@ -853,7 +853,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     expect(await look(60)).toBe(one);
   });
 
-  test('a call that another session has locked does not hold up a sweep', async () => {
+  test('does not delay a sweep when another session has locked it', async () => {
     await place.sweepByHand();
     await place.closeDoor();
     const done = await place.start('locked_done');
@@ -903,7 +903,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
 
   // The nodes of a cluster announce their own addresses, so a client would bypass a proxy.
   test.skipIf(kind === 'cluster').each(['stalled', 'cut off'] as const)(
-    'is neither settled nor lost while its queue is %s, and is sent once it is back',
+    'is neither settled nor lost while its queue is %s, and is sent when the queue is back',
     async (fault) => {
       const { connection } = place.backend;
       await using proxy = await tcpProxy(connection.url);
@@ -952,7 +952,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
     },
   );
 
-  test('is answered at the door once the database is back that was cut off', async () => {
+  test('is answered at the door when the database is back after an interruption', async () => {
     const { urls } = place.backend;
     await using proxy = await tcpProxy(urls.databaseUrl);
     const { turnId, call } = await place.start('outage');
@@ -981,7 +981,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
   });
 });
 
-test('a silent queue is asked once for the jobs of many calls whose time is over, by one sweep', async () => {
+test('of many with expired deadlines is checked together with them: a silent queue is asked once by one sweep', async () => {
   await using backend = await testBackend('redis');
   await using proxy = await tcpProxy(backend.connection.url);
   const asked: string[] = [];

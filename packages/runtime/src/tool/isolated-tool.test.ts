@@ -110,7 +110,7 @@ describe('an isolated tool', () => {
     return row.content;
   }
 
-  test('is given JSON and gives JSON', async () => {
+  test('receives and returns JSON', async () => {
     expect(await call({ what: 'echo', list: [1, { a: null }] })).toMatchObject({
       status: 'success',
       result: {
@@ -121,14 +121,14 @@ describe('an isolated tool', () => {
     });
   });
 
-  test('that holds its process is ended at its deadline, and the worker goes on', async () => {
+  test('that occupies its process is ended at its deadline, and the worker continues', async () => {
     expect(await call({ what: 'spin' }, 1_000)).toMatchObject({
       status: 'timeout',
       error: { code: 'tool_timeout' },
     });
   });
 
-  test('that is held by native code is ended at its deadline, its process with it', async () => {
+  test('that native code occupies is ended at its deadline, together with its process', async () => {
     const pidFile = join(folder, 'pid');
     expect(await call({ what: 'native', pidFile }, 5_000)).toMatchObject({
       status: 'timeout',
@@ -138,7 +138,7 @@ describe('an isolated tool', () => {
     await waitFor(() => !isAlive(pid), { message: 'its process has ended' });
   });
 
-  test('may print more than is shown of it', async () => {
+  test('may print more than is shown', async () => {
     expect(await call({ what: 'chatty' })).toMatchObject({ status: 'success', result: 'said' });
     expect(printed).toMatch(/^(\.{1000}\n){50,65}$/);
   });
@@ -151,7 +151,7 @@ describe('an isolated tool', () => {
     ['array', 'tool_crashed', 'apart needed more than its 32 MB of memory.'],
     ['flood', 'tool_crashed', 'apart has printed more than 131072 bytes.'],
     ['large', 'tool_failed', 'apart has a result of more than 1048576 bytes.'],
-  ])('fails its call alone: %s', async (what, code, message) => {
+  ])('that fails affects only its own call: %s', async (what, code, message) => {
     const { error } = await call({ what });
     expect(error).toMatchObject({ code, message: expect.stringContaining(message) });
   });
@@ -159,7 +159,7 @@ describe('an isolated tool', () => {
 
 test.each<[string, object, string]>([
   ['a closure', { isolate: true, run: () => 1 }, 'run: a closure cannot be isolated'],
-  ['a closure beside a module', { isolate: true, module: MODULE, run: () => 1 }, 'run: a closure cannot'],
+  ['a closure next to a module', { isolate: true, module: MODULE, run: () => 1 }, 'run: a closure cannot'],
   ['no module', { isolate: true }, 'module: must be a file URL'],
   ['a path', { isolate: true, module: './x.js' }, 'module: must be a file URL'],
   [

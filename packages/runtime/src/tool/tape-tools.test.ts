@@ -52,7 +52,7 @@ test('tape.handoff is shown with the schema of the handoff architecture', async 
   expect(shown).toEqual({ ...TAPE_HANDOFF });
 });
 
-test('the prompt behind a handoff shows its step, then its state, and nothing of what was before', async () => {
+test('the prompt after a handoff shows its step, then its state, and nothing from before', async () => {
   const { turn, answers, tape, prompts } = await run([
     { say: 'An early thought.', calls: [call('tape.info')] },
     { calls: [call('tape.handoff', { name: 'phase-1', summary: 'Wheels are off.', next_steps: 'Paint' })] },
@@ -83,7 +83,7 @@ test('the prompt behind a handoff shows its step, then its state, and nothing of
   });
 });
 
-test('an anchor carries the turn that wrote it, and its event comes directly behind it', async () => {
+test('an anchor names the turn that wrote it, and its event follows it directly', async () => {
   const { tape, turn } = await run([{ calls: [call('tape.handoff')] }]);
   const entries = await tape.query().betweenAnchors('session/start').all();
   const at = entries.findIndex(({ kind }) => kind === 'anchor');
@@ -91,7 +91,7 @@ test('an anchor carries the turn that wrote it, and its event comes directly beh
   expect(entries[at + 1]).toMatchObject({ kind: 'event', payload: { name: 'handoff' } });
 });
 
-test('two handoffs in one step are both on the tape, behind each other', async () => {
+test('two handoffs in one step are both on the tape, one after the other', async () => {
   const { answers, tape } = await run([
     { calls: [call('tape.handoff', { name: 'a' }), call('tape.handoff', { name: 'b' })] },
   ]);
@@ -99,7 +99,7 @@ test('two handoffs in one step are both on the tape, behind each other', async (
   expect((await tape.anchors()).map(({ name }) => name).toSorted()).toEqual(['a', 'b', 'session/start']);
 });
 
-test('anchors and info tell of the tape as it is, and may be asked again', async () => {
+test('anchors and info describe the current tape, and may be asked again', async () => {
   const { answers, tape, turn } = await run([
     { calls: [call('tape.info')] },
     { calls: [call('tape.handoff', { name: 'mid', summary: 's' })] },
@@ -123,7 +123,7 @@ test('anchors and info tell of the tape as it is, and may be asked again', async
   expect((await tape.info()).last_token_usage).toBe(98_765);
 });
 
-test('a search finds what lies before the last anchor, and not its own answers', async () => {
+test('a search finds entries before the last anchor, and not its own answers', async () => {
   const { answers } = await run([
     { say: 'The pantograph is bent.', calls: [call('tape.handoff', { name: 'h' })] },
     { calls: [call('tape.search', { query: 'pantograf' })] },
@@ -134,7 +134,7 @@ test('a search finds what lies before the last anchor, and not its own answers',
   expect(String(answers[2]).split('\n')[0]).toBe('[tape.search]: 1 matches (1 filtered)');
 });
 
-test('arguments that do not fit are answered as errors, and the tape stays as it was', async () => {
+test('arguments that do not fit are answered with errors, and the tape stays unchanged', async () => {
   const { answers, tape } = await run([
     {
       calls: [
@@ -162,7 +162,7 @@ test('a tool that the profile does not list is refused', async () => {
   expect((await tape.info()).anchors).toBe(1);
 });
 
-test('the tape of others is there for whom it was granted, reading and appending each by its own grant', async () => {
+test('another tape can be used by agents with a grant, and reading and appending each need a grant', async () => {
   const other = await h.runtime.tape('shared-tape');
   await other.append([{ kind: 'message', content: 'Buy paint.' }]);
   await h.profile(
@@ -204,7 +204,7 @@ test('the tape of others is there for whom it was granted, reading and appending
   expect((await other.anchors()).map(({ name }) => name)).toEqual(['session/start', 'painter-append']);
 });
 
-test('a tape of another project, one that is archived, and one that is none are refused, and stay as they are', async () => {
+test('a tape of another project, an archived tape and an unknown tape are refused, and stay unchanged', async () => {
   const worn = await h.runtime.tape('worn-tape');
   const archived = worn.boxId;
   await worn.reset();
@@ -228,7 +228,7 @@ test('a tape of another project, one that is archived, and one that is none are 
   expect((await h.runtime.tape({ box: archived }).then((tape) => tape.info())).entries).toBe(2);
 });
 
-test('a handoff may be submitted in the name of an agent, to its own tape or one that is named', async () => {
+test('a handoff may be submitted in the name of an agent, to its own tape or a named tape', async () => {
   const submit = (args: JsonValue, sourceAgentId?: string) =>
     h.runtime.submit('tape.handoff', args, { sourceAgentId, idempotencyKey: JSON.stringify(args) });
   await h.profile('poster', [{ say: 'x' }]);
@@ -251,7 +251,7 @@ test('a handoff may be submitted in the name of an agent, to its own tape or one
   await expect(submit({ name: 'x', tape: 'no-such-tape' })).rejects.toMatchObject({ code: 'not_found' });
 });
 
-test('comma lines of an agent that may are its calls, and are not shown', async () => {
+test('comma lines of an agent that may use them are its calls, and are not shown', async () => {
   const { turn, answers, tape, prompts } = await run(
     [
       { say: 'Found it.\n,handoff name=found summary="Line 45"\n,tape.info' },
@@ -268,7 +268,7 @@ test('comma lines of an agent that may are its calls, and are not shown', async 
   expect(turn.result).toBe('See:\n```\n,handoff name=fenced\n```\n> ,anchors');
 });
 
-test('comma lines in what its calls say and are answered are none of its own', async () => {
+test('comma lines in the arguments and results of its calls are not its own commands', async () => {
   const name = ',handoff name=foreign';
   const { answers, tape } = await run(
     [{ calls: [call('tape.handoff', { name, summary: `x\n${name}` })] }, { calls: [call('tape.anchors')] }],
@@ -278,7 +278,7 @@ test('comma lines in what its calls say and are answered are none of its own', a
   expect((await tape.anchors()).map((anchor) => anchor.name)).toEqual(['session/start', name]);
 });
 
-test('a comma line that is none, or not allowed, is an error that the agent reads', async () => {
+test('a comma line that is not a command, or not allowed, is an error that the agent reads', async () => {
   const { answers, tape } = await run(
     [{ say: ',rm path=/\n,tape.reset archive=true\n,handoff name=x state={' }, { say: ',anchors' }],
     { comma_commands: true, tools: ['tape.handoff'] },
@@ -287,14 +287,14 @@ test('a comma line that is none, or not allowed, is an error that the agent read
   expect((await tape.info()).incarnation).toBe(1);
 });
 
-test('comma lines are text where the profile does not say otherwise, and in an answer that was broken off', async () => {
+test('comma lines are text unless the profile allows commands, and in an answer that was cut off', async () => {
   const text = 'So:\n,handoff name=x';
   expect((await run([{ say: text }])).turn.result).toBe(text);
   const { turn } = await run([{ say: text, finishReason: 'length' }], { comma_commands: true });
   expect(turn).toMatchObject({ status: 'partial', result: text });
 });
 
-test('every prompt of these turns is valid, explained from its rows, and breaks no invariant', async () => {
+test('every prompt of these turns is valid, is explained from its rows, and violates no invariant', async () => {
   expect(model.findings()).toEqual([]);
   await checkPrompts(h.database.pool, model.requests);
   await checkInvariants(h.database.pool);

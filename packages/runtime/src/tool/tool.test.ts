@@ -8,8 +8,8 @@ import { harness } from '../testing/harness.js';
 import { buildToolbox } from '../toolbox/toolbox.js';
 import { checkRegistered, parseArguments, type Tool, toParameters } from './tool.js';
 
-describe('the schema that models get', () => {
-  test('is that of the object, without its dialect', () => {
+describe('the schema of a tool that models get', () => {
+  test('is the schema of the object, without its dialect', () => {
     expect(toParameters(z.strictObject({ id: z.string() }))).toEqual({
       type: 'object',
       properties: { id: { type: 'string' } },
@@ -18,7 +18,7 @@ describe('the schema that models get', () => {
     });
   });
 
-  test('says that a union of objects is an object', () => {
+  test('declares a union of objects as an object', () => {
     const union = z.discriminatedUnion('kind', [
       z.strictObject({ kind: z.literal('a') }),
       z.strictObject({ kind: z.literal('b'), n: z.number() }),
@@ -33,7 +33,7 @@ describe('the schema that models get', () => {
     });
   });
 
-  test('is refused for what is no object: no model can send it', async () => {
+  test('is refused when it is not for an object: no model could use it', async () => {
     expect(() => toParameters(z.string())).toThrow(expect.objectContaining({ code: 'bad_request' }));
     await using place = await harness();
     const tool = { name: 'shout', description: 'Shouts.', input: z.string(), run: (text: string) => text };
@@ -42,13 +42,13 @@ describe('the schema that models get', () => {
   });
 });
 
-describe('what a plugin registers', () => {
+describe('a registration by a plugin', () => {
   const good = { description: 'Works.', input: z.object({ n: z.number() }) };
   const work = () => null;
 
   test.each<[string, Record<string, unknown>, RegExp]>([
     ['a schema of a list', { input: z.array(z.string()) }, /^odd: input: is a schema of type "array"/],
-    ['a schema that is none', { input: { n: 'number' } }, /^odd: input: is not a schema of zod 4/],
+    ['an invalid schema', { input: { n: 'number' } }, /^odd: input: is not a schema of zod 4/],
     [
       'a schema of zod 3',
       { input: z3.object({ n: z3.number() }) },
@@ -61,7 +61,7 @@ describe('what a plugin registers', () => {
     ],
     ['no schema', { input: undefined }, /^odd: input: is not a schema of zod 4/],
     ['no description', { description: undefined }, /^odd: description: is not a text/],
-    ['a description that no column can hold', { description: 'a\u0000' }, /^odd: description: /],
+    ['a description that no column can store', { description: 'a\u0000' }, /^odd: description: /],
     ['no function', { handle: undefined, run: undefined }, /^odd: (handle|run): is not a function/],
     ['a function of another kind', { handle: 'run', run: {} }, /^odd: (handle|run): is not a function/],
   ])('is refused with %s, and nothing is registered', async (_title, rest, message) => {
@@ -78,7 +78,7 @@ describe('what a plugin registers', () => {
     expect([runtime.handlers.has('odd'), runtime.tools.has('odd')]).toEqual([false, false]);
   });
 
-  test('is refused with parameters that are no schema of an object', async () => {
+  test('is refused with parameters that are not an object schema', async () => {
     await using place = await harness();
     for (const parameters of ['text', [], { type: 'array' }])
       expect(() => place.runtime.registerHandler('odd', { ...good, parameters, handle: work })).toThrow(
@@ -86,7 +86,7 @@ describe('what a plugin registers', () => {
       );
   });
 
-  test('may be synchronous, from outside and in a turn, and when it throws', async () => {
+  test('may have a synchronous function, from outside and in a turn, and when it throws', async () => {
     await using place = await harness();
     const { runtime } = place;
     const fail = (): never => {
@@ -146,7 +146,7 @@ describe('a tool that a profile declares', () => {
     }
   });
 
-  test('is offered with its own schema, whatever a worker has registered under its name', async () => {
+  test('is offered with its own schema, whatever a worker has registered with its name', async () => {
     await using place = await harness();
     place.runtime.registerTool({
       name: 'crm',
@@ -164,7 +164,7 @@ describe('a tool that a profile declares', () => {
     ]);
   });
 
-  test('is refused readably by a worker that has no queue to reach it', async () => {
+  test('is refused with a readable error by a worker that has no queue for it', async () => {
     await using place = await harness({
       model: createModelRouter({
         scripted: {
@@ -189,7 +189,7 @@ describe('a tool that a profile declares', () => {
 });
 
 describe('names that every object inherits', () => {
-  test('a schema that declares __proto__ is refused when it is registered', () => {
+  test('are refused in a schema that declares __proto__, at registration', () => {
     const shape = Object.fromEntries([['__proto__', z.string()]]);
     for (const input of [z.object(shape), z.object({ a: z.array(z.object(shape)).optional() })])
       expect(() =>
@@ -213,7 +213,7 @@ describe('names that every object inherits', () => {
     expect(parseArguments(named, { constructor: 1 }).success).toBe(false);
   });
 
-  test('and __proto__ is never left out without a word', () => {
+  test('and __proto__ are never dropped silently', () => {
     const args = JSON.parse('{"__proto__":{"a":1},"id":"x"}');
     for (const input of [
       named,

@@ -27,7 +27,7 @@ test('no schema of the kernel’s own tools has more than 580 tokens', () => {
   expect(sizes.filter(({ tokens }) => tokens > MAX_TOKENS)).toEqual([]);
 });
 
-test('each argument of a primitive is shown, except those that no turn can use', () => {
+test('every argument of a primitive is shown, except arguments that no turn can use', () => {
   for (const [name, handler] of h.runtime.handlers) {
     // This primitive shows its given schema unchanged.
     if (handler.parameters !== undefined) continue;
@@ -43,7 +43,7 @@ test('each argument of a primitive is shown, except those that no turn can use',
   expect(JSON.stringify(forkJoin?.parameters)).toContain('"cost_usd"');
 });
 
-test('what a plugin has registered is shown as it is', () => {
+test('tools of a plugin are shown as they were registered', () => {
   h.runtime.registerHandler('measure', {
     description: 'Measures.',
     input: z.strictObject({ size: z.int().min(1).max(9) }),

@@ -87,7 +87,7 @@ const evidence = (turnId: string) =>
   );
 const cancel = (turnId: string) => h.runtime.submit('cancel', { turn_id: turnId });
 
-test('a running model call is aborted by the notice of its cancel, and the slot is free again', async () => {
+test('a running model call is aborted by the notice of its cancel, and its slot is free again', async () => {
   // The heartbeat is too rare to help.
   await using worker = await h.worker({ concurrency: 1, heartbeatMs: 60_000, leaseMs: 600_000 });
   const turnId = await launch('sleeper');
@@ -100,7 +100,7 @@ test('a running model call is aborted by the notice of its cancel, and the slot 
   await waitFor(() => worker.activeCount === 0, { message: 'nothing is in hand' });
 });
 
-test('where notices are lost, the next heartbeat aborts it, and leaves the other turns alone', async () => {
+test('when notices are lost, the next heartbeat aborts the call, and does not affect other turns', async () => {
   await using proxy = await tcpProxy(h.database.url);
   const { pool, doorbell, model } = h.runtime;
   const deaf = new Runtime({ pool, doorbell, model, directUrl: proxy.url });
@@ -117,7 +117,7 @@ test('where notices are lost, the next heartbeat aborts it, and leaves the other
   await proxy.restore();
 });
 
-test('running tools get the abort by their signals; what one brings all the same is evidence and nothing else', async () => {
+test('running tools are aborted by their signals; a result that arrives all the same is only evidence', async () => {
   await using worker = await h.worker({ concurrency: 1 });
   const turnId = await launch('holder');
   await started(turnId);
@@ -159,7 +159,7 @@ test('running tools get the abort by their signals; what one brings all the same
   await checkInvariants(h.database.pool, { isSettled: false });
 });
 
-test('the answer of a model that did not stop is kept with its usage, and never applied', async () => {
+test('the answer of a model that did not stop is stored with its usage, and never applied', async () => {
   await using worker = await h.worker({ concurrency: 1 });
   const turnId = await launch('deaf-model');
   await started(turnId);
@@ -190,7 +190,7 @@ test('the answer of a model that did not stop is kept with its usage, and never 
   expect(tape).toEqual([]);
 });
 
-test('a worker that has lost its turn to another appends nothing to the tape; its answer is evidence', async () => {
+test('a worker that has lost its turn to another worker appends nothing to the tape; its answer is evidence', async () => {
   await using stale = await h.worker({ concurrency: 1, heartbeatMs: 600_000, leaseMs: 6_000_000 });
   const turnId = await launch('deaf-model');
   await started(turnId);

@@ -9,7 +9,7 @@ import { checkInvariants } from '../testing/invariants.js';
 test.each([
   ['that waits for a batch', true],
   ['that only starts turns', false],
-])('a primitive %s makes nothing once its call was answered as out of time', async (_name, wait) => {
+])('a primitive %s makes nothing after its call was answered as timed out', async (_name, wait) => {
   await using h = await harness();
   await h.profile('child', [{ say: 'done' }]);
   let open = (): void => undefined;

@@ -6,7 +6,7 @@ import { harness } from '../testing/harness.js';
 import { buildToolbox } from '../toolbox/toolbox.js';
 import { Toolsets } from '../toolbox/toolsets.js';
 
-test('a handler that is registered under two names is offered under each', async () => {
+test('a handler that is registered with two names is offered with each', async () => {
   await using h = await harness();
   const handler = { description: 'Greets.', input: z.strictObject({}), handle: async () => 'hello' };
   h.runtime.registerHandler('greet', handler);
@@ -21,7 +21,7 @@ test('a handler that is registered under two names is offered under each', async
   }
 });
 
-test('the list of tools that a profile offers is written once, those of workers outside included', async () => {
+test('the list of tools that a profile offers is written once, including tools of workers outside', async () => {
   await using h = await harness();
   h.runtime.registerTool({
     name: 'look',

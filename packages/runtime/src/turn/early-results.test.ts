@@ -78,7 +78,7 @@ const RESULTS = [
 ];
 
 describe('a result that arrives while another call of its step runs', () => {
-  test('is recorded at once, and is in call order on the tape after the last result', async () => {
+  test('is recorded at once, and is on the tape in call order after the last result', async () => {
     await using h = await harness();
     const slow = gate();
     const { launch, callsOf, resultsOf } = await calling(h, slow);

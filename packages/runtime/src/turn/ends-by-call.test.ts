@@ -79,10 +79,10 @@ const TITLE = { title: 'mine' };
 const prompts = (): string[] => model.requests.map(({ messages }) => messages.at(-1)?.content ?? '');
 const offered = (): string[][] => model.requests.map(({ tools }) => tools.map(({ name }) => name));
 
-describe('a turn that must end with a call, and whose result has fields', () => {
+describe('a turn that must end with a call, and whose result has fields,', () => {
   const BOTH = { must_end_with: ['finish'], tools: ['conclude'] };
 
-  test('does not end by the call alone', async () => {
+  test('does not end with the call alone', async () => {
     const turn = await play([step(call('finish')), { say: 'done' }, step(submit(TITLE))], BOTH, FIELDS);
     expect(turn).toMatchObject({
       status: 'success',
@@ -92,7 +92,7 @@ describe('a turn that must end with a call, and whose result has fields', () => 
     expect(prompts()[2]).toContain('a call of finish, and then of submit_result');
   });
 
-  test('does not end by the result alone, submitted or handed over by a custom handler', async () => {
+  test('does not end with the result alone, submitted or given by a custom handler', async () => {
     const turn = await play(
       [
         step(submit(TITLE)),
@@ -118,13 +118,13 @@ describe('a turn that must end with a call, and whose result has fields', () => 
     expect(prompts()[1]).toContain('finish');
   });
 
-  test('ends by either where one call does both', async () => {
+  test('ends with either call when one call does both', async () => {
     const turn = await play([step(submit(TITLE))], { must_end_with: ['finish', 'submit_result'] }, FIELDS);
     expect(turn).toMatchObject({ status: 'success', result: TITLE });
   });
 });
 
-test('a custom handler ends a turn with the fields it is bound to, or not at all', async () => {
+test('a custom handler ends a turn only with the fields that bind the turn', async () => {
   const turn = await play(
     [step(call('conclude', { with: 'words' })), step(call('conclude', { with: TITLE }))],
     { tools: ['conclude'] },
@@ -137,7 +137,7 @@ test('a custom handler ends a turn with the fields it is bound to, or not at all
   });
 });
 
-test('submit_result does not stand in for the call that a turn must end with', async () => {
+test('submit_result does not replace the call that a turn must end with', async () => {
   const turn = await play([step(submit('early')), step(call('finish'))], {
     must_end_with: ['finish'],
     tools: ['submit_result'],
@@ -149,7 +149,7 @@ test('submit_result does not stand in for the call that a turn must end with', a
   });
 });
 
-test('a delegation whose work failed is not the successful call that a turn must end with', async () => {
+test('a failed delegation is not the successful call that a turn must end with', async () => {
   await h.profile('broken', [{ fail: { status: 400, message: 'no' } }]);
   await h.profile('expert', [{ say: 'fine' }]);
   const ask = (expert_profile: string): JsonValue => call('ask_expert', { expert_profile, question: 'q' });
@@ -198,7 +198,7 @@ describe('the last step', () => {
     expect(prompts()[0]).toContain('last step. Call finish now');
   });
 
-  test('names them in its notice on the tape', async () => {
+  test('names these calls in its notice on the tape', async () => {
     const turn = await play([{ say: 'thinking' }, step(call('conclude', { with: 'all' }))], {
       must_end_with: ['finish', 'conclude'],
       limits: { max_steps: 2 },
@@ -208,7 +208,7 @@ describe('the last step', () => {
     expect(prompts()[1]).toContain('last step. Call finish or conclude now');
   });
 
-  test('offers what is missing of both', async () => {
+  test('offers the missing one of both', async () => {
     const turn = await play(
       [step(call('finish')), step(submit(TITLE))],
       { must_end_with: ['finish'], limits: { max_steps: 2 } },
@@ -226,33 +226,36 @@ describe('a custom handler that ends the turn', () => {
 
   test.each<[string, unknown, JsonValue]>([
     ['a BigInt', { n: 10n }, { n: '10' }],
-    ['NUL and half a character', 'a\u0000\udc00', 'a\ufffd\ufffd'],
+    ['NUL and a lone surrogate', 'a\u0000\udc00', 'a\ufffd\ufffd'],
     ['NUL in a key', { 'a\u0000': 1 }, { 'a\ufffd': 1 }],
     ['a circle', circle, { name: 'ring', self: '[circular]' }],
     ['nothing', undefined, null],
-  ])('with %s delivers what JSON can say, and its tape can be searched', async (_what, value, result) => {
-    let runs = 0;
-    h.runtime.registerHandler('odd', {
-      description: 'Ends the turn.',
-      input: z.strictObject({}),
-      handle: (_input, { endTurn }) => {
-        runs += 1;
-        endTurn(value as JsonValue);
-        return Promise.resolve(null);
-      },
-    });
-    const turn = await play([step(call('odd'))], TOOLS);
-    expect(turn).toMatchObject({ status: 'success', result, calls: ['odd: success'] });
-    expect(runs).toBe(1);
-    const [card] = await h.rows<{ sanitized: boolean | null }>(
-      "select (metadata->>'sanitized')::boolean as sanitized from boxcar.cards where type = 'task.deliverable'",
-    );
-    expect(card?.sanitized).toBe(value === undefined ? null : true);
-    const tape = await h.runtime.tape({ box: turn.output_box_id });
-    expect(await tape.search('nowhere')).toEqual([]);
-  });
+  ])(
+    'with %s delivers the part that JSON can express, and its tape can be searched',
+    async (_what, value, result) => {
+      let runs = 0;
+      h.runtime.registerHandler('odd', {
+        description: 'Ends the turn.',
+        input: z.strictObject({}),
+        handle: (_input, { endTurn }) => {
+          runs += 1;
+          endTurn(value as JsonValue);
+          return Promise.resolve(null);
+        },
+      });
+      const turn = await play([step(call('odd'))], TOOLS);
+      expect(turn).toMatchObject({ status: 'success', result, calls: ['odd: success'] });
+      expect(runs).toBe(1);
+      const [card] = await h.rows<{ sanitized: boolean | null }>(
+        "select (metadata->>'sanitized')::boolean as sanitized from boxcar.cards where type = 'task.deliverable'",
+      );
+      expect(card?.sanitized).toBe(value === undefined ? null : true);
+      const tape = await h.runtime.tape({ box: turn.output_box_id });
+      expect(await tape.search('nowhere')).toEqual([]);
+    },
+  );
 
-  test('with more than a card may hold is refused, and the turn goes on', async () => {
+  test('with more than a card may hold is refused, and the turn continues', async () => {
     h.runtime.registerHandler('odd', {
       description: 'Ends the turn.',
       input: z.strictObject({}),
@@ -270,7 +273,7 @@ describe('a custom handler that ends the turn', () => {
   });
 
   test.each(['conclude', 'submit_result'])(
-    'must be alone in its message: %s beside other calls is refused',
+    'must be the only call in its message: %s with other calls is refused',
     async (name) => {
       await h.profile('other', [{ say: 'of the other' }]);
       const end = name === 'conclude' ? call('conclude', { with: 'all' }) : submit('all');
@@ -342,12 +345,12 @@ describe('submit_result as the only call of an answer', () => {
       {},
     ],
     [
-      'a call that must succeed first',
+      'a call that must succeed before it',
       [step(submit('x')), step(call('finish'))],
       { ...TOOLS, must_end_with: ['finish'] },
       {},
     ],
-  ])('is refused for %s, in the words of any call', async (_name, script, rest, args) => {
+  ])('is refused for %s, with the same words as any call', async (_name, script, rest, args) => {
     const turn = await play(script, rest, args);
     expect(turn.status).toBe('success');
     expect(turn.calls).toHaveLength(2);

@@ -80,7 +80,7 @@ const spent = async (h: Harness) =>
 
 const BUDGET = { tokens: 10_000_000, cost_usd: 500 };
 
-test('a refusal is charged with what the provider reported', async () => {
+test('a refusal is charged with the usage that the provider reported', async () => {
   await using p = await place([
     { answer: { text: '', finish: 'content_filter', usage: { input: 90_000, output: 5 } } },
   ]);
@@ -91,7 +91,7 @@ test('a refusal is charged with what the provider reported', async () => {
   expect(await spent(p.h)).toEqual({ tokens: 90_005, cost: 90_050 });
 });
 
-test('streams that are cut are charged each time with what came of them', async () => {
+test('each stream that is cut is charged with the usage up to the cut', async () => {
   const text = 'All of it. '.repeat(10_000);
   const cut: Behaviour = { answer: { text, usage: null }, frames: 2, after: 'destroy' };
   await using p = await place([
@@ -112,7 +112,7 @@ test('streams that are cut are charged each time with what came of them', async 
   expect((await spent(p.h))?.tokens).toBe(sum);
 });
 
-test('a failed call is in the receipt of a turn that has no budget, too', async () => {
+test('a failed call is also in the receipt of a turn without a budget', async () => {
   await using p = await place([
     { answer: { text: '', finish: 'content_filter', usage: { input: 90_000, output: 5 } } },
   ]);
@@ -120,7 +120,7 @@ test('a failed call is in the receipt of a turn that has no budget, too', async 
   expect(await stepsOf(p.h)).toMatchObject([{ usage: { input_tokens: 90_000, cost_micros: 90_050 } }]);
 });
 
-test('a call that took too long is charged with all that it may have used, once', async () => {
+test('a call that took too long is charged once with everything that it may have used', async () => {
   await using p = await place([{ hang: true }], {
     limits: { model_timeout_seconds: 0.2, model_retries: 1 },
     model_settings: { max_output_tokens: 700 },
@@ -144,7 +144,7 @@ test('a call that the provider refused costs nothing', async () => {
   expect(await spent(p.h)).toEqual({ tokens: 0, cost: 0 });
 });
 
-test('a prompt that was too long is charged with what the provider reported, before it is made shorter', async () => {
+test('a prompt that was too long is charged with the reported usage, before it is shortened', async () => {
   const error = { message: 'maximum context length is 100 tokens', code: 'context_length_exceeded' };
   const body = JSON.stringify({ error, usage: { prompt_tokens: 50_000, completion_tokens: 0 } });
   await using p = await place([{ status: 400, body, headers: { 'content-type': 'application/json' } }]);
@@ -157,11 +157,11 @@ interface Sent {
 }
 
 test.each([
-  ['16,384 tokens where nothing else limits them', 'openai-compatible:model-1', {}, {}, 16_384],
-  ['those of the profile', 'openai-compatible:model-1', {}, { max_output_tokens: 64_000 }, 64_000],
+  ['16,384 tokens when nothing else limits them', 'openai-compatible:model-1', {}, {}, 16_384],
+  ['the limit of the profile', 'openai-compatible:model-1', {}, { max_output_tokens: 64_000 }, 64_000],
   ['an eighth of a small window', 'openai-compatible:model-1', { context_tokens: 32_000 }, {}, 4_000],
-  ['the model’s own', 'anthropic:claude-3-haiku-20240307', {}, {}, 4_096],
-  ['16,384 tokens of a model that nobody knows', 'anthropic:claude-next', {}, {}, 16_384],
+  ['the model’s own limit', 'anthropic:claude-3-haiku-20240307', {}, {}, 4_096],
+  ['16,384 tokens for an unknown model', 'anthropic:claude-next', {}, {}, 16_384],
 ])(
   'a call is sent the output limit that is reserved for it: %s',
   async (_, model, limits, model_settings, tokens) => {

@@ -202,7 +202,7 @@ describe('a turn that cannot be run', () => {
     expect(await ended(turnId)).toMatchObject({ status: 'success', losses: 0 });
   });
 
-  test('because the server fails for this turn alone ends after ten tries', async () => {
+  test('because the server fails only for this turn ends after ten tries', async () => {
     const [turnId, other] = [await launch('later'), await launch('later')];
     await refuse('turns', {
       on: 'update',
@@ -217,7 +217,7 @@ describe('a turn that cannot be run', () => {
     expect(await ended(other)).toMatchObject({ status: 'success', losses: 0 });
   });
 
-  test('because another session has its row locked delays the others of its batch by one lock limit only', async () => {
+  test('because another session has its row locked delays the others of its batch by only one lock limit', async () => {
     const turnIds: TurnId[] = [];
     for (let n = 0; n < 9; n += 1) turnIds.push(await launch('later'));
     const locked = turnIds[4] as TurnId;
@@ -278,7 +278,7 @@ describe('a turn whose end cannot be written', () => {
   });
 });
 
-describe('a turn that another one waits for', () => {
+describe('a turn that another turn waits for', () => {
   const cases: [string, (turnId: TurnId) => Promise<unknown>, string][] = [
     [
       'whose claim always fails',

@@ -105,7 +105,7 @@ async function payer(
 // One try to record a result takes half a lease. The first failed try interrupts the turn. The next try, before the turn
 // is handed back, fails too.
 test.each(['turn.interrupted', 'turn.result_not_recorded'])(
-  'a payment is known although the database takes no connections until %s',
+  'the result of a payment is recorded although the database takes no connections until %s',
   async (event) => {
     await using database = await testDatabase();
     await using proxy: TcpProxy = await tcpProxy(database.url);
@@ -154,7 +154,7 @@ test('the reply of a committed step is not evidence, even if the turn has left b
   expect((await database.pool.query('select kind from boxcar.evidence')).rows).toEqual([]);
 });
 
-test('a recorded result whose answer was lost in a long outage is no evidence', async () => {
+test('a recorded result whose answer was lost in a long outage is not evidence', async () => {
   await using database = await testDatabase();
   await using proxy = await statementProxy(database.url);
   await using one = await payer(database, {
@@ -238,28 +238,31 @@ test.each([
   ['53200', 5, false],
   ['55P03', 8, true],
   ['57P03', 8, true],
-])('a result that fails with %s is tried %i times, and then still kept: %s', async (code, tries, isKept) => {
-  const failure = Object.assign(new Error('refused'), { code });
-  const events: string[] = [];
-  let count = 0;
-  const left = new LeftTurns({
-    runtime: { pool: {} as pg.Pool, log: (_level, event) => void events.push(event) },
-    record: () => {
-      count += 1;
-      return Promise.reject(toDatabaseError(failure));
-    },
-  });
-  const turnId = '01890000-0000-7000-8000-000000000001' as TurnId;
-  const result = { turnId } as CallSettlement;
-  left.add({
-    turn: { turnId, epoch: 1 },
-    begunIds: new Set(),
-    unrecorded: new Map([[result, 1]]),
-  } as unknown as HeldTurn);
-  await waitFor(() => count >= tries && (isKept || !left.owes(turnId)), { message: 'it was tried' });
-  expect(left.owes(turnId)).toBe(isKept);
-  left.close();
-  await left.record();
-  expect(count).toBe(tries);
-  expect(events.filter((event) => event === 'turn.result_lost')).toHaveLength(isKept ? 0 : 1);
-});
+])(
+  'a result that fails with %s is tried %i times, and is then still kept: %s',
+  async (code, tries, isKept) => {
+    const failure = Object.assign(new Error('refused'), { code });
+    const events: string[] = [];
+    let count = 0;
+    const left = new LeftTurns({
+      runtime: { pool: {} as pg.Pool, log: (_level, event) => void events.push(event) },
+      record: () => {
+        count += 1;
+        return Promise.reject(toDatabaseError(failure));
+      },
+    });
+    const turnId = '01890000-0000-7000-8000-000000000001' as TurnId;
+    const result = { turnId } as CallSettlement;
+    left.add({
+      turn: { turnId, epoch: 1 },
+      begunIds: new Set(),
+      unrecorded: new Map([[result, 1]]),
+    } as unknown as HeldTurn);
+    await waitFor(() => count >= tries && (isKept || !left.owes(turnId)), { message: 'it was tried' });
+    expect(left.owes(turnId)).toBe(isKept);
+    left.close();
+    await left.record();
+    expect(count).toBe(tries);
+    expect(events.filter((event) => event === 'turn.result_lost')).toHaveLength(isKept ? 0 : 1);
+  },
+);

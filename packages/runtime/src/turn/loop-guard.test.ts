@@ -68,7 +68,7 @@ async function callsOf(turnId: string): Promise<string[]> {
   return rows.map((row) => row.what);
 }
 
-it('the same call again with nothing new to go by is stopped before it runs, and says where it was made', async () => {
+it('the same call without any new information is stopped before it runs, and the error names the earlier call', async () => {
   expect(await outcomesOf('again', [call('look'), call('look'), call('look')])).toEqual([
     'success',
     'loop_detected',
@@ -86,7 +86,7 @@ it('the same call again with nothing new to go by is stopped before it runs, and
   await checkInvariants(h.database.pool);
 });
 
-it('other arguments, or what another call brought in between, make it another call', async () => {
+it('with other arguments, or after new information from another call, it is another call', async () => {
   expect(
     await outcomesOf('works', [
       call('look'),
@@ -99,13 +99,13 @@ it('other arguments, or what another call brought in between, make it another ca
   ).toEqual(Array(6).fill('success'));
 });
 
-it('two calls that answer each other in turn are a loop of two', async () => {
+it('two calls that answer each other alternately are a loop of two', async () => {
   expect(
     await outcomesOf('pair', [call('look'), call('write'), call('look'), call('write'), call('look')]),
   ).toEqual(['success', 'success', 'success', 'loop_detected', 'loop_detected']);
 });
 
-it('a tool that is declared repeatable is polled as often as asked, and so is one that the profile names', async () => {
+it('a tool that is declared repeatable is polled as often as requested, and so is a tool that the profile names', async () => {
   expect(await outcomesOf('poller', [call('poll'), call('poll'), call('poll')])).toEqual(
     Array(3).fill('success'),
   );
@@ -114,7 +114,7 @@ it('a tool that is declared repeatable is polled as often as asked, and so is on
   ).toEqual(Array(3).fill('success'));
 });
 
-it('a call that failed can be tried again; the same failure a second time is no news', async () => {
+it('a failed call can be tried again; the same failure a second time is not new information', async () => {
   expect(await outcomesOf('stubborn', [call('flaky'), call('flaky'), call('flaky')])).toEqual([
     'tool_failed',
     'tool_failed',
@@ -128,7 +128,7 @@ it('a call that failed can be tried again; the same failure a second time is no 
   ]);
 });
 
-it('so can a delegation and a fork_join whose work failed', async () => {
+it('a failed delegation and a failed fork_join can also be tried again', async () => {
   await h.profile('broken', [{ fail: { status: 400, message: 'no' } }]);
   const task = { target_strategy: 'new', target_ref: 'broken', instruction: 'solve it' };
   const ask = { calls: [{ tool: 'delegate_async', arguments: { ...task, wait: true } }] };
@@ -137,7 +137,7 @@ it('so can a delegation and a fork_join whose work failed', async () => {
   expect(await outcomesOf('forker', [fork, fork, fork])).toEqual(['success', 'success', 'loop_detected']);
 });
 
-it('calls of one message are asked at once, and none is the repetition of another', async () => {
+it('calls of one message are made together, and none is a repetition of another', async () => {
   const twice = { calls: [...call('look').calls, ...call('look').calls] };
   expect(await outcomesOf('twin', [twice])).toEqual(['success', 'success']);
 });
@@ -173,7 +173,7 @@ it('a delegation that goes round in a circle is stopped where it would begin aga
   await checkInvariants(h.database.pool);
 });
 
-it('is still known to whoever goes on with the turn elsewhere', async () => {
+it('a loop is also recognized by a worker that takes the turn over', async () => {
   const rest = { tools: TOOLS, delegation_policy: { target_profiles: null } };
   await h.profile('helper', [{ say: 'helped' }], rest);
   const wait = {
@@ -193,7 +193,7 @@ it('is still known to whoever goes on with the turn elsewhere', async () => {
   ]);
 });
 
-it('costs a turn from outside no statement', async () => {
+it('the loop guard costs a turn from outside no statement', async () => {
   const seen = await statementsOf(h.database, () => outcomesOf('free', [call('look'), call('look', 2)]));
   expect(seen.filter((text) => text.includes('guard_hash = any'))).toEqual([]);
 });

@@ -43,7 +43,7 @@ async function open(wire: Wire, behave: Behave) {
 const CALL: Behaviour = { answer: { calls: [{ id: 'c1', name: 'read', arguments: '{}' }] } };
 
 test.each([responsesWire, anthropicWire, chatWire])(
-  '$provider says so by status and by stream, and is sent a shorter prompt with the call and a part of its result',
+  '$provider reports an overflow by status and by stream, and then gets a shorter prompt with the call and a part of its result',
   async (wire) => {
     const turns = SAYINGS.flatMap(([, saying]) => [CALL, saying, { answer: { text: 'read' } }]);
     await using opened = await open(wire, inOrder(...turns));
@@ -101,7 +101,7 @@ const pageReader: Behave = ({ prompt }) => {
 };
 
 test.each([responsesWire, anthropicWire, chatWire])(
-  'an agent that reads more than $provider takes finishes after the kernel’s handoff in the middle of its turn; a second overflow ends it with what it had',
+  'an agent that reads more than $provider accepts finishes after a handoff by the kernel during its turn; a second overflow ends it with its partial result',
   async (wire) => {
     await using opened = await open(wire, pageReader);
     const { server, h } = opened;

@@ -100,8 +100,8 @@ const heads = ({ messages }: ModelRequest): readonly string[] =>
 const tokensOf = ({ messages }: ModelRequest): number =>
   messages.reduce((sum, { content }) => sum + content.length / 4, 0);
 
-describe('a provider that says that the prompt is too long', () => {
-  test('is asked again once with less of it, and the turn goes on where it was', async () => {
+describe('a provider that refuses a prompt as too long', () => {
+  test('gets a shorter prompt once, and the turn continues', async () => {
     const turn = await play([
       read('alpha', 2_000),
       read('beta', 60_000),
@@ -152,7 +152,7 @@ describe('a provider that says that the prompt is too long', () => {
     expect(next?.messages.slice(0, short?.messages.length)).toEqual(short?.messages);
   });
 
-  test('may be followed by a call that was made before: what it brought may be gone', async () => {
+  test('may then repeat an earlier call, since its result may be gone', async () => {
     const again = read('alpha', 60_000);
     const turn = await play([again, { overflow: true, ...again }, { say: 'read twice' }]);
     expect(turn).toMatchObject({ status: 'success', result: 'read twice' });
@@ -160,7 +160,7 @@ describe('a provider that says that the prompt is too long', () => {
     expect(calls).toEqual([{ status: 'success' }, { status: 'success' }]);
   });
 
-  test('a second time ends the turn as failed, with what it had', async () => {
+  test('ends the turn as failed the second time, with its partial result', async () => {
     const turn = await play([
       { say: 'I begin.', ...read('a', 60_000) },
       { say: 'And on.', ...read('b', 100) },
@@ -174,7 +174,7 @@ describe('a provider that says that the prompt is too long', () => {
     expect((await handoffOf(turn)).filter(({ kind }) => kind === 'anchor')).toHaveLength(1);
   });
 
-  test('of a prompt that cannot be shorter ends the turn at once, and nothing is written', async () => {
+  test('ends the turn at once when the prompt cannot be shorter, and nothing is written', async () => {
     const turn = await play([{ overflow: true }]);
     expect(turn).toMatchObject({
       status: 'failed',
@@ -184,7 +184,7 @@ describe('a provider that says that the prompt is too long', () => {
     expect(model.of(turn.turn_id)).toHaveLength(1);
   });
 
-  test('by an adapter that knows no codes is understood by its words', async () => {
+  test('is recognized by the words of an adapter without codes', async () => {
     const turn = await play([
       read('a', 60_000),
       {
@@ -197,10 +197,10 @@ describe('a provider that says that the prompt is too long', () => {
   });
 });
 
-describe('a prompt that is estimated to be too long', () => {
+describe('a prompt that is estimated as too long', () => {
   const limits = { context_tokens: 8_000 };
 
-  test('is never sent: between two steps the kernel hands off', async () => {
+  test('is never sent: the kernel hands off between two steps', async () => {
     const turn = await play(
       [read('alpha', 8_000), read('beta', 8_000), read('gamma', 36_000), { say: 'done' }],
       { limits },
@@ -216,13 +216,13 @@ describe('a prompt that is estimated to be too long', () => {
     });
   });
 
-  test('a second time in one turn ends it', async () => {
+  test('ends the turn when it happens a second time in one turn', async () => {
     const turn = await play([read('a', 60_000), read('b', 60_000), { say: 'never' }], { limits });
     expect(turn).toMatchObject({ status: 'failed', error: { code: 'context_overflow' } });
     expect(model.of(turn.turn_id)).toHaveLength(2);
   });
 
-  test('because of its inherited cards shows references, and expand reads what they stand for', async () => {
+  test('because of its inherited cards shows references, and expand reads the cards', async () => {
     functions.expander = ({ messages, turn }, { call, results }) => {
       const [found] = results('expand');
       if (found !== undefined) return { text: String(isJsonObject(found) ? JSON.stringify(found) : found) };
@@ -242,7 +242,7 @@ describe('a prompt that is estimated to be too long', () => {
     expect(last === undefined ? [] : heads(last)).toContain('user: short');
   });
 
-  test('that is shorter by a handoff and still too long ends the turn, and no handoff is written', async () => {
+  test('ends the turn when a handoff makes it shorter but not short enough, and no handoff is written', async () => {
     const [inherited] = await cardsOf([
       { type: 'task.context', content: { kind: 'text', text: 'word '.repeat(12_000) } },
     ]);
@@ -259,7 +259,7 @@ describe('a prompt that is estimated to be too long', () => {
     expect(model.of(turn.turn_id)).toEqual([]);
   });
 
-  test('leaves nothing to expand but what it linked, whatever a card says that it summarizes', async () => {
+  test('allows expand only for cards that it linked, whatever a card claims to summarize', async () => {
     const [secret] = await cardsOf([{ type: 'note', content: { kind: 'text', text: 'private' } }]);
     // Linked as a reference once it is left out; the list that it contains is only its author's claim.
     const forged = {
@@ -289,7 +289,7 @@ describe('a prompt that is estimated to be too long', () => {
 describe('a turn whose prompt was too long', () => {
   const limits = { context_tokens: 8_000 };
 
-  test('may hand off itself afterwards: what was left out of its context does not come back', async () => {
+  test('may hand off itself later: context that was left out does not return', async () => {
     const [boxed] = await cardsOf([
       { type: 'note', content: { kind: 'text', text: 'word '.repeat(12_000) } },
     ]);
@@ -309,7 +309,7 @@ describe('a turn whose prompt was too long', () => {
     expect(third?.messages.slice(0, second?.messages.length)).toEqual(second?.messages);
   });
 
-  test('may name its own tape in that', async () => {
+  test('may name its own tape in that handoff', async () => {
     const [boxed] = await cardsOf([
       { type: 'note', content: { kind: 'text', text: 'word '.repeat(12_000) } },
     ]);
@@ -325,7 +325,7 @@ describe('a turn whose prompt was too long', () => {
     expect(await h.runtime.waitForTurn(turn_id, { timeoutMs: 60_000 })).toMatchObject({ result: 'done' });
   });
 
-  test('is not taken for one whose agent gave an anchor of its own that name', async () => {
+  test('is not confused with a turn whose agent wrote an anchor of that name itself', async () => {
     const name = 'auto_handoff/context_overflow';
     const handoff = { calls: [{ tool: 'tape.handoff', arguments: { name } }] };
     const turn = await play([handoff, read('beta', 20_000), { overflow: true, say: 'done' }], {
@@ -335,7 +335,7 @@ describe('a turn whose prompt was too long', () => {
     expect(turn).toMatchObject({ status: 'success', result: 'done' });
   });
 
-  test('goes on when somebody else writes an anchor meanwhile: what that brings back is left out again', async () => {
+  test('continues when another agent writes an anchor meanwhile: context that the anchor brings back is left out again', async () => {
     const [boxed] = await cardsOf([
       { type: 'note', content: { kind: 'text', text: 'word '.repeat(12_000) } },
     ]);
@@ -347,7 +347,7 @@ describe('a turn whose prompt was too long', () => {
     expect(names).toEqual(['auto_handoff/context_overflow', 'auto_handoff/context_overflow']);
   });
 
-  test('and that ends all the same delivers what it said last, though no prompt shows it any more', async () => {
+  test('and that still ends delivers its last text, though no prompt shows that text any more', async () => {
     const written = { calls: [{ tool: 'read', arguments: { file: 'x'.repeat(24_000), length: 10 } }] };
     const turn = await play(
       [{ say: 'Half of it is done.', ...written }, { overflow: true }, { say: 'never' }],
@@ -385,7 +385,7 @@ describe('a summary', () => {
 });
 
 describe('an agent that can hand off', () => {
-  test('is told how long its context may be, and reminded once when it is nearly full', async () => {
+  test('is told the limit of its context, and is reminded once when the context is nearly full', async () => {
     const turn = await play([read('a', 14_000), read('b', 15_000), { say: 'done' }], {
       tools: ['read', 'tape.handoff'],
       limits: { context_tokens: 10_000, context_reminder: 0.3 },
@@ -404,7 +404,7 @@ describe('an agent that can hand off', () => {
     expect(answer).toMatchObject({ outcome: 'found', places: [{ parts: [{ rule: 'context_contract' }] }] });
   });
 
-  test('is reminded again behind an anchor of its own, and not before its context is nearly full again', async () => {
+  test('is reminded again after an anchor of its own, and only when its context is nearly full again', async () => {
     const handoff = { tool: 'tape.handoff', arguments: { name: 'half', summary: 'a is read' } };
     const turn = await play([read('a', 14_000), { calls: [handoff] }, read('b', 15_000), { say: 'done' }], {
       tools: ['read', 'tape.handoff'],
@@ -425,7 +425,7 @@ describe('an agent that can hand off', () => {
     expect(JSON.stringify(model.of(turn.turn_id)[1])).not.toContain('Call tape.handoff now');
   });
 
-  test('that cannot is told nothing', async () => {
+  test('is the only agent that is told of the limit: without the tool nothing is told', async () => {
     const turn = await play([read('a', 14_000), { say: 'done' }], {
       limits: { context_tokens: 10_000, context_reminder: 0.1 },
     });
@@ -434,7 +434,7 @@ describe('an agent that can hand off', () => {
   });
 });
 
-test('the next turn of the agent reads on from there, and may expand what the one before has left out', async () => {
+test('the agent’s next turn continues from there, and may expand the parts that the previous turn has left out', async () => {
   functions.reader = ({ messages, turn }, { call, instruction, results }) => {
     if (instruction === 'next') {
       const [found] = results('expand');
@@ -492,7 +492,7 @@ test('the next turn of the agent reads on from there, and may expand what the on
   });
 });
 
-test('why names the rule of a reference, and that its words were left out', async () => {
+test('why names the rule of a reference, and says that its words were left out', async () => {
   const turn = await play([read('alpha', 60_000), { overflow: true, say: 'done' }]);
   expect(await h.runtime.why(turn.turn_id, 'left out to make room')).toMatchObject({
     outcome: 'found',
@@ -504,7 +504,7 @@ test('why names the rule of a reference, and that its words were left out', asyn
   expect(explained.omissions.map(({ reason }) => reason)).toEqual(['referenced']);
 });
 
-test('a reminder is given once, also when another worker goes on; a call that was refused as too long costs nothing', async () => {
+test('a reminder is given once, also when another worker continues; a call refused as too long costs nothing', async () => {
   const own = recordingModel({
     slow: ({ turn }) => (turn.epoch === 1 ? new Promise(() => undefined) : { text: 'done' }),
   });
@@ -543,7 +543,7 @@ test('a reminder is given once, also when another worker goes on; a call that wa
   expect(row).toEqual({ spent: 0 });
 });
 
-describe('a turn whose tape grows whenever its prompt is measured', () => {
+describe('a turn whose tape grows during each measurement of its prompt', () => {
   type Written = { readonly position: number; readonly kind: string; readonly name: string | null };
   /** Another writer appends to the tape whenever tokens are counted. */
   async function playBeside(
@@ -584,7 +584,7 @@ describe('a turn whose tape grows whenever its prompt is measured', () => {
   const append = (tape: Tape, n: number) => tape.append([{ kind: 'message', content: note(n) }]);
   const limits = { context_tokens: 8_000 };
 
-  test('is compacted after three tries, and sees what was added after what was cut', async () => {
+  test('is compacted after three tries, and sees the added entries after the cut ones', async () => {
     const { turn, entries, prompts } = await playBeside(append, {
       script: [{ say: 'done' }],
       limits,
@@ -597,7 +597,7 @@ describe('a turn whose tape grows whenever its prompt is measured', () => {
     expect(JSON.stringify(prompts.at(-1))).toContain(added);
   });
 
-  test('is compacted although others write anchors, and its prompt goes on from the last of them', async () => {
+  test('is compacted although others write anchors, and its prompt continues from the last anchor', async () => {
     const { turn, entries, prompts } = await playBeside(
       (tape, n) => tape.handoff('phase', { state: { summary: note(n) } }),
       {
@@ -613,7 +613,7 @@ describe('a turn whose tape grows whenever its prompt is measured', () => {
     expect(JSON.stringify(prompts.at(-1))).toContain(state);
   });
 
-  test('asks a model that found its prompt too long once more, and no oftener', async () => {
+  test('asks a model that refused its prompt as too long only once more', async () => {
     const { turn, prompts } = await playBeside(append, { script: [{ overflow: true, say: 'done' }] });
     expect(turn).toMatchObject({ status: 'success', result: 'done' });
     expect(prompts).toHaveLength(2);
@@ -630,7 +630,7 @@ describe('a turn whose tape grows whenever its prompt is measured', () => {
   });
 });
 
-test('a count of tokens that never comes holds a turn no longer than the turn is held', async () => {
+test('a token count that never returns delays a turn no longer than the worker holds the turn', async () => {
   const base = recordingModel();
   const counting: string[] = [];
   const countTokens = (_texts: readonly string[], name: string): Promise<readonly number[]> => {

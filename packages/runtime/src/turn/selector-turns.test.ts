@@ -129,7 +129,7 @@ describe.each(kinds)('queues on %s', (kind) => {
   beforeAll(() => start(kind));
   afterAll(stop);
 
-  test('a worker without the selector hands the turn back once, and nothing of it is lost', async () => {
+  test('a worker without the selector hands the turn back once, and nothing of the turn is lost', async () => {
     const target = `t${++targets}`;
     const [without, has] = [open([]), open(['1'])];
     await worker(without, target);
@@ -163,7 +163,7 @@ describe.each(kinds)('queues on %s', (kind) => {
     await has.runtime.explainStep(turnId, { step: 2 }).then(({ verified }) => expect(verified).toBe(true));
   });
 
-  test('in the middle of a turn its version counts, and other workers go on up to the next prompt', async () => {
+  test('during a turn the version of its selector counts, and other workers continue until the next prompt', async () => {
     const target = `t${++targets}`;
     const [first, newer, both] = [open(['1'], true), open(['2']), open(['1', '2'])];
     const one = await worker(first, target);
@@ -189,7 +189,7 @@ describe.each(kinds)('queues on %s', (kind) => {
   });
 });
 
-describe('the end of the wait', () => {
+describe('the wait for a worker with the selector', () => {
   beforeAll(() => start(kinds[0] ?? 'postgres'));
   afterAll(stop);
 
@@ -200,7 +200,7 @@ describe('the end of the wait', () => {
       wakeProvider: async () => undefined,
     }).sweep({ now: new Date(Date.now() + seconds * 1_000) });
 
-  test('after 60 s without a worker that has the selector the turn fails', async () => {
+  test('ends after 60 s without such a worker, and the turn fails', async () => {
     const target = `t${++targets}`;
     const without = open([]);
     const own = await worker(without, target);
@@ -223,7 +223,7 @@ describe('the end of the wait', () => {
     expect(await rows('select from boxcar.waits where turn_id = $1', [turnId])).toEqual([]);
   });
 
-  test('a worker that has it and no free slot puts the end off, and takes the turn when it has one', async () => {
+  test('is extended by a worker that has the selector and no free slot, which takes the turn when a slot is free', async () => {
     const target = `t${++targets}`;
     const [without, has] = [open([]), open(['1'], true)];
     const busy = await worker(has, target, 1);
@@ -251,7 +251,7 @@ describe('the end of the wait', () => {
     expect((await end(has, first)).status).toBe('success');
   });
 
-  test('a worker takes turn after turn with each slot that it has, not with its sweeps alone', async () => {
+  test('ends for turn after turn, with each slot of the worker, not only with its sweeps', async () => {
     const target = `t${++targets}`;
     const [without, has] = [open([]), open(['1'])];
     const own = await worker(without, target);
@@ -263,7 +263,7 @@ describe('the end of the wait', () => {
     for (const turnId of turnIds) expect((await end(has, turnId)).status).toBe('success');
   });
 
-  test('a worker whose queue is never empty takes them between the turns of its queue', async () => {
+  test('ends between the turns of the queue, at a worker whose queue is never empty', async () => {
     const target = `t${++targets}`;
     const [without, has] = [open([]), open(['1'], true)];
     await worker(has, target, 1);
@@ -294,7 +294,7 @@ describe('the end of the wait', () => {
     expect(order.indexOf(turnId)).toBeLessThan(4);
   });
 
-  test('a cancel ends the wait', async () => {
+  test('is ended by a cancel', async () => {
     const target = `t${++targets}`;
     const without = open([]);
     await worker(without, target);

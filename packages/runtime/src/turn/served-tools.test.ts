@@ -75,8 +75,8 @@ const toolsetsOf = (turnId: TurnId) =>
     [turnId],
   );
 
-describe('the tools of a server that the profile names', () => {
-  test('are offered, recorded as its own, and called like every other tool', async () => {
+describe('the tools of an MCP server that the profile names', () => {
+  test('are offered, recorded as the server’s own, and called like every other tool', async () => {
     await start();
     await profile();
     await h.worker();
@@ -94,7 +94,7 @@ describe('the tools of a server that the profile names', () => {
     expect(first?.schemas[0]?.parameters).toEqual(offered[0]?.parameters);
   });
 
-  test('are those of the step: a list that changes later changes the next step', async () => {
+  test('are fixed for a step: a list that changes later changes the next step', async () => {
     await start();
     offered = [
       tool('open', {
@@ -119,7 +119,7 @@ describe('the tools of a server that the profile names', () => {
     expect(names).toEqual([['box.open'], ['box.shut'], ['box.shut'], ['box.shut']]);
   });
 
-  test('cannot be called by a profile that does not name it', async () => {
+  test('cannot be called by a profile that does not name the server', async () => {
     await start();
     await profile([call('box.open'), { say: 'done' }], { mcp: undefined });
     await h.worker();
@@ -141,7 +141,7 @@ describe('the tools of a server that the profile names', () => {
     expect([run, await callsOf(turn)]).toMatchObject([[], [{ content: { result: 'ours' } }]]);
   });
 
-  test('can be what a turn must end with', async () => {
+  test('can be the call that a turn must end with', async () => {
     await start();
     await profile([{ say: 'no' }, call('box.shut')], { must_end_with: ['box.shut'] });
     await h.worker();
@@ -149,8 +149,8 @@ describe('the tools of a server that the profile names', () => {
   });
 });
 
-describe('a server that the worker does not know', () => {
-  test('ends the turn with words about it, and the profile is accepted with a finding', async () => {
+describe('an MCP server that the worker does not know', () => {
+  test('ends the turn with an error about it, and the profile is accepted with a finding', async () => {
     await start();
     const applied = await h.runtime.applyProfile({
       name: 'porter',
@@ -173,7 +173,7 @@ describe('a server that the worker does not know', () => {
   });
 });
 
-describe('a call that waits for a person', () => {
+describe('a call to an MCP server that needs an approval', () => {
   const wait = async (): Promise<{ turn: TurnId; ticket: string }> => {
     const turn = await launch();
     const ticket = await waitFor(
@@ -221,7 +221,7 @@ describe('a call that waits for a person', () => {
     return call?.content;
   };
 
-  test('has a readable result when the server lost the tool meanwhile', async () => {
+  test('has a readable result when the server has lost the tool meanwhile', async () => {
     expect(await approvedLater()).toMatchObject({
       error: {
         code: 'tool_unknown',
@@ -230,7 +230,7 @@ describe('a call that waits for a person', () => {
     });
   });
 
-  test('has a result that names the server when it is away, and its tools were never seen here', async () => {
+  test('has a result that names the server when it is away and its tools were never seen here', async () => {
     away = new KernelError('tool_server_unavailable', { message: "The MCP server 'box' cannot be reached." });
     expect(await approvedLater()).toMatchObject({
       error: { code: 'tool_server_unavailable', message: expect.stringContaining("'box' cannot be reached") },

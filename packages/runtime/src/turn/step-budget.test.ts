@@ -66,7 +66,7 @@ const count = async (table: string): Promise<number> =>
 const check = () => checkInvariants(h.database.pool, { isSettled: false });
 
 describe('a run with a budget', () => {
-  it('ends as ever while the budget lasts, and says what it has used', async () => {
+  it('ends normally while the budget lasts, and reports its usage', async () => {
     const { turnId } = await launch('worker', { tokens: 5_000, steps: 10 });
     expect(await end(turnId)).toMatchObject({ status: 'success', result: 'done' });
     expect(
@@ -78,7 +78,7 @@ describe('a run with a budget', () => {
     await check();
   });
 
-  it('ends as partial with what it has when its steps are used up', async () => {
+  it('ends as partial with its partial result when its steps are used up', async () => {
     const { turnId } = await launch('worker', { steps: 2 });
     const result = await end(turnId);
     expect(result).toMatchObject({ status: 'partial', error: { code: 'budget_exceeded' } });
@@ -87,7 +87,7 @@ describe('a run with a budget', () => {
     await check();
   });
 
-  it('keeps the last words of a turn whose tokens are used up', async () => {
+  it('keeps the last text of a turn whose tokens are used up', async () => {
     await h.profile('talker', [{ ...note(1, 900), say: 'half way' }, say('never')], {
       ...SMALL,
       tools: ['note'],
@@ -117,14 +117,14 @@ describe('a run with a budget', () => {
     [{ turns: 1.5 }, 'budget.turns'],
     [{ seconds: 0 }, 'budget.seconds'],
     [{ euros: 3 }, 'budget'],
-  ])('%j is no budget', async (budget, path) => {
+  ])('refuses %j as a budget', async (budget, path) => {
     await expect(launch('writer', budget)).rejects.toMatchObject({
       code: 'bad_request',
       message: expect.stringContaining(`arguments.${path}`),
     });
   });
 
-  it('comes from the project where the caller gives none', async () => {
+  it('uses the project’s budget when the caller gives none', async () => {
     await h.rows(`update boxcar.projects set limits = '{"run_budget": {"steps": 1}}' where name = 'default'`);
     try {
       expect(await end((await launch('worker')).turnId)).toMatchObject({ status: 'partial' });
@@ -135,7 +135,7 @@ describe('a run with a budget', () => {
     await check();
   });
 
-  it('counts costs by the price of the model, and a model without a price as nothing', async () => {
+  it('counts costs by the price of the model, and nothing for a model without a price', async () => {
     await h.rows(
       `update boxcar.projects set limits = '{"prices": {"scripted": {"input": 1000000, "output": 5000000}}}' where name = 'default'`,
     );
@@ -158,7 +158,7 @@ describe('a run with a budget', () => {
     await check();
   });
 
-  it('is asked in memory while the allotment lasts: a step costs no statement more', async () => {
+  it('is checked in memory while the allotment lasts: a step takes no additional statement', async () => {
     const free = await launchCounted(undefined);
     const capped = await launchCounted({ turns: 5 });
     expect(capped).toBe(free);
@@ -191,8 +191,8 @@ it('the token limit of a profile ends its turn as partial, without any account',
   ).toEqual([{ budget_id: null, spent_tokens: 700 }]);
 });
 
-describe('below a budget', () => {
-  it('a spawn that finds no turn left is refused as a result, and nothing is left of it', async () => {
+describe('within a budget', () => {
+  it('a spawn that finds no turn left is refused as a result, and nothing of it stays', async () => {
     await h.profile('boss', [{ calls: [ask('writer')], usage: usage(10) }, say('went on')], BOSS);
     const { turnId, runId } = await launch('boss', { turns: 1 });
     expect(await end(turnId)).toMatchObject({ status: 'success', result: 'went on' });
@@ -211,7 +211,7 @@ describe('below a budget', () => {
   it.each([
     [{ depth: 1 }, 'depth'],
     [{ fan_out: 1 }, 'fan_out'],
-  ])('%j keeps the tree in its shape', async (budget, limit) => {
+  ])('%j limits the shape of the tree', async (budget, limit) => {
     const calls =
       limit === 'depth' ? [ask('writer')] : [ask('writer'), ask('writer', { instruction: 'too' })];
     await h.profile('shaper', [{ calls, usage: usage(10) }, say('went on')], BOSS);
@@ -228,7 +228,7 @@ describe('below a budget', () => {
     await check();
   });
 
-  it('a child’s own budget counts beside the run’s, and the smaller wins', async () => {
+  it('a child’s own budget counts together with the run’s, and the smaller budget limits the child', async () => {
     const child = ask('worker', { budget: { steps: 2 } });
     await h.profile('giver', [{ calls: [child], usage: usage(10) }, say('done')], BOSS);
     const { turnId, runId } = await launch('giver', { steps: 20, tokens: 50_000 });
@@ -252,7 +252,7 @@ describe('below a budget', () => {
     await check();
   });
 
-  it('what an ended child leaves can be used again', async () => {
+  it('the amount that an ended child leaves can be used again', async () => {
     // Each child is given 3,000 and uses 310: three times 3,000 exceeds the account.
     const capped = { ...SMALL, tools: ['note'], limits: { tokens: 3_000 } };
     await h.profile('capped', [note(1), note(2), note(3), say('done')], capped);
@@ -268,7 +268,7 @@ describe('below a budget', () => {
 });
 
 describe('a turn whose profile says pause', () => {
-  it('waits without a worker when the budget is used up, and goes on when it is raised', async () => {
+  it('waits without a worker when the budget is used up, and continues when the budget is raised', async () => {
     await h.profile('patient', [note(1), note(2), note(3), say('done')], {
       ...SMALL,
       tools: ['note'],
@@ -297,7 +297,7 @@ describe('a turn whose profile says pause', () => {
     await check();
   });
 
-  it('goes on by itself when others of its run have left enough', async () => {
+  it('continues without a raise when other turns of its run have left enough', async () => {
     const gate: (() => void)[] = [];
     h.runtime.registerTool({
       name: 'hold',
@@ -339,7 +339,7 @@ describe('a turn whose profile says pause', () => {
     await check();
   });
 
-  it('is ended by its deadline all the same, and its wait with it', async () => {
+  it('is still ended by its deadline, together with its wait', async () => {
     const receipt = (await h.runtime.submit('launch_principal', {
       profile_name: 'patient',
       instruction: 'go',
@@ -354,7 +354,7 @@ describe('a turn whose profile says pause', () => {
     await check();
   });
 
-  it('is not raised by the agents that work under it', async () => {
+  it('cannot get a raise from agents that work under it', async () => {
     const call = { tool: 'raise_budget', arguments: { target: 'my own', budget: { steps: 99 } } };
     await h.profile('greedy', [{ calls: [call], usage: usage(1) }, say('well')], {
       ...SMALL,
@@ -371,8 +371,8 @@ describe('a turn whose profile says pause', () => {
   });
 });
 
-describe('the time of a budget', () => {
-  it('ends what is under way as partial, wherever it stands', async () => {
+describe('the time limit of a budget', () => {
+  it('ends all turns under way as partial, in every status', async () => {
     await h.profile('slow', [{ ...say('late'), delayMs: 60_000 }], SMALL);
     await h.profile('nobodys', [say('never')], { ...SMALL, worker_target: 'nowhere' });
     await h.profile(
@@ -398,7 +398,7 @@ describe('the time of a budget', () => {
   });
 });
 
-it('an attempt whose answer was lost is charged with what was reserved for it, once', async () => {
+it('an attempt whose answer was lost is charged once with its reservation', async () => {
   const scripted = createModelRouter({});
   let lost = 0;
   await using other = await harness({

@@ -99,7 +99,7 @@ describe('a tool', () => {
     ['rejects with a text', () => Promise.reject('boom'), 'boom'],
     ['rejects with nothing', () => Promise.reject(), 'undefined'],
     [
-      'throws what cannot be printed',
+      'throws a value that cannot be printed',
       () => {
         throw Object.create(null);
       },
@@ -107,7 +107,7 @@ describe('a tool', () => {
     ],
     ['throws NUL', () => Promise.reject(new Error('a\u0000b\ud800')), 'a\ufffdb\ufffd'],
     ['throws two megabytes', () => Promise.reject(new Error('x'.repeat(2 * 1024 * 1024))), ''],
-  ])('that %s gives the model a readable error, and the turn goes on', async (_how, fail, words) => {
+  ])('that %s gives the model a readable error, and the turn continues', async (_how, fail, words) => {
     tool('broken', fail);
     const turn = await play([call('broken'), { say: 'noted' }], { tools: ['broken'] });
     expect(turn).toMatchObject({ status: 'success', result: 'noted' });
@@ -125,12 +125,12 @@ describe('a tool', () => {
     ['nothing', () => undefined, 'null'],
     ['a circle', () => circle, '{"name":"ring","self":"[circular]"}'],
     ['a BigInt', () => ({ n: 10n }), '{"n":"10"}'],
-    ['NUL and half a character', () => 'a\u0000\udc00', 'a\ufffd\ufffd'],
+    ['NUL and a lone surrogate', () => 'a\u0000\udc00', 'a\ufffd\ufffd'],
     ['a function', () => () => 1, 'null'],
     ['a map', () => new Map([[1, 2]]), '{}'],
     ['twenty thousand levels', () => deep, '[nested too deeply]'],
     ['an empty text', () => '', '(empty)'],
-  ])('that returns %s gives the model what JSON can say', async (_what, give, words) => {
+  ])('that returns %s gives the model the part that JSON can express', async (_what, give, words) => {
     tool('odd', give);
     const turn = await play([call('odd'), { say: 'noted' }], { tools: ['odd'] });
     expect(turn).toMatchObject({ status: 'success', result: 'noted' });
@@ -138,14 +138,14 @@ describe('a tool', () => {
     expect(lastOf(turn, 2)).toContain(words);
   });
 
-  test('that returns two megabytes gives the model an error that says the limit', async () => {
+  test('that returns two megabytes gives the model an error that names the limit', async () => {
     tool('huge', () => 'x'.repeat(2 * 1024 * 1024));
     const turn = await play([call('huge'), { say: 'noted' }], { tools: ['huge'] });
     expect(turn).toMatchObject({ status: 'success', result: 'noted' });
     expect(await resultsOf(turn)).toMatchObject([{ status: 'failed', error: { code: 'payload_too_large' } }]);
   });
 
-  test('that hangs is given up at its deadline; its signal fires', async () => {
+  test('that hangs is given up at its deadline, and its signal fires', async () => {
     let signal: AbortSignal | undefined;
     tool(
       'hang',
@@ -161,7 +161,7 @@ describe('a tool', () => {
     expect(signal?.aborted).toBe(true);
   });
 
-  test('is told who calls, and runs beside the others of its step', async () => {
+  test('knows its caller, and runs in parallel with the others of its step', async () => {
     let waiting = 0;
     let wake: () => void = () => undefined;
     const both = new Promise<void>((resolve) => {
@@ -249,14 +249,14 @@ describe('a tool', () => {
     expect(requestOf(turn, 1).tools.map(({ name }) => name)).toEqual(['allowed']);
   });
 
-  test('none listed, none allowed', async () => {
+  test('is not allowed when the profile lists no tools', async () => {
     tool('secret', () => 1);
     const turn = await play([call('secret'), { say: 'noted' }]);
     expect((await resultsOf(turn))[0]?.error?.code).toBe('tool_not_allowed');
     expect(requestOf(turn, 1).tools).toEqual([]);
   });
 
-  test('may throw errors of the kernel: they are the model’s to read, never the worker’s to obey', async () => {
+  test('may throw errors of the kernel: the model reads them, and the worker does not act on them', async () => {
     tool('submits', () => h.runtime.submit('launch_principal', { profile_name: 'nobody', instruction: 'x' }));
     const { KernelError } = await import('@boxcar/kernel');
     tool('lies', () => {
@@ -278,7 +278,7 @@ describe('a tool', () => {
     expect(await h.rows('select count(*)::int as n from boxcar.steps')).toEqual([{ n: 2 }]);
   });
 
-  test('may be a handler that says its own turn has ended: the rows decide that, and the model reads the error', async () => {
+  test('may be a handler that claims that its own turn has ended: only the rows decide that, and the model reads the error', async () => {
     const { KernelError } = await import('@boxcar/kernel');
     let runs = 0;
     h.runtime.registerHandler('lies', {
@@ -297,7 +297,7 @@ describe('a tool', () => {
     expect(await h.rows('select epoch, losses from boxcar.turns')).toEqual([{ epoch: 1, losses: 0 }]);
   });
 
-  test('that a shutdown interrupts is answered `outcome_unknown`, or run again where that is safe', async () => {
+  test('that a shutdown interrupts is answered `outcome_unknown`, or runs again where that is safe', async () => {
     const runs = { once: 0, again: 0 };
     let started = 0;
     let wake: () => void = () => undefined;
@@ -330,7 +330,7 @@ describe('a tool', () => {
 });
 
 describe('a model', () => {
-  test('that makes too many calls at once is reminded of the limit; the second time the turn is partial', async () => {
+  test('that makes too many calls at once is reminded of the limit, and the second time its turn ends as partial', async () => {
     const runs: string[] = [];
     tool('look', () => runs.push('look'));
     const many = { calls: Array.from({ length: 257 }, () => ({ tool: 'look' })) };
@@ -348,7 +348,7 @@ describe('a model', () => {
     expect(runs).toHaveLength(257);
   });
 
-  test('that answers nothing three times in a row fails the turn; an answer in between does not', async () => {
+  test('that answers nothing three times in a row fails the turn, unless an answer comes between', async () => {
     const twice = await play([{ empty: true }, { empty: true }, { say: 'there' }]);
     expect(twice).toMatchObject({ status: 'success', result: 'there' });
     await h.profile('silent', [{ empty: true }, { empty: true }, { empty: true }]);
@@ -370,7 +370,7 @@ describe('a model', () => {
     expect(await run('hesitant')).toMatchObject({ status: 'success', result: 'there' });
   });
 
-  test('that writes NUL and halves of characters is kept readable, and the cards say so', async () => {
+  test('that writes NUL and lone surrogates stays readable, and the cards say so', async () => {
     functions.garbage = ({ turn }) =>
       turn.step === 1
         ? {
@@ -401,7 +401,7 @@ describe('a model', () => {
     ]);
   });
 
-  test('that writes two megabytes, quotes and line ends included, ends its turn all the same', async () => {
+  test('that writes two megabytes, including quotes and line ends, still ends its turn', async () => {
     functions.long = () => ({ text: '"\n'.repeat(1024 * 1024) });
     await h.runtime.applyProfile({ name: 'expert', instructions: 'I', model: 'scripted:long' });
     await h.worker();
@@ -410,7 +410,7 @@ describe('a model', () => {
     expect(String(turn.result)).toContain('(cut)');
   });
 
-  test('that fails, fails the turn with its code and a deliverable', async () => {
+  test('that fails makes the turn fail with its code and a deliverable', async () => {
     const turn = await play([{ fail: { status: 400, message: 'overloaded' } }]);
     expect(turn).toMatchObject({
       status: 'failed',
@@ -443,7 +443,7 @@ describe('a model', () => {
     ['nothing', () => undefined],
     ['a text', () => 'hello'],
     ['no calls', () => ({ text: 'x' })],
-    ['a text that is none', () => ({ text: 7, toolCalls: [] })],
+    ['a text that is not a string', () => ({ text: 7, toolCalls: [] })],
     [
       'an exception that cannot be stored',
       () => {
@@ -453,18 +453,18 @@ describe('a model', () => {
       },
     ],
     [
-      'an exception cut in half a character',
+      'an exception with a lone surrogate',
       () => {
         throw new Error(`${'x'.repeat(9_999)}\ud83d\ude00`);
       },
     ],
     [
-      'no exception at all',
+      'a thrown value that is not an error',
       () => {
         throw undefined;
       },
     ],
-  ])('whose adapter gives %s fails the turn at once', async (_what, give) => {
+  ])('whose adapter returns %s makes the turn fail at once', async (_what, give) => {
     let asked = 0;
     adapter = async () => {
       asked++;
@@ -477,7 +477,7 @@ describe('a model', () => {
 });
 
 describe('a turn that must end with a call', () => {
-  test('is reminded by text, ends by the call’s success, not by its failure', async () => {
+  test('is reminded after a text, and ends by the call’s success, not by its failure', async () => {
     let runs = 0;
     tool('finish', () => {
       if (++runs === 1) throw new Error('not yet');
@@ -498,7 +498,7 @@ describe('a turn that must end with a call', () => {
     expect(turn).toMatchObject({ status: 'success', result: { a: 1 } });
   });
 
-  test('of a custom primitive ends with what that delivers', async () => {
+  test('of a custom primitive ends with the deliverable of that primitive', async () => {
     h.runtime.registerHandler('conclude', {
       description: 'Ends the turn.',
       input: z.strictObject({ words: z.string() }),
@@ -511,7 +511,7 @@ describe('a turn that must end with a call', () => {
     expect(turn).toMatchObject({ status: 'success', result: { words: 'so be it' } });
   });
 
-  test('of a custom primitive that hangs is given up at its deadline, and what it gathered comes to nothing', async () => {
+  test('of a custom primitive that hangs is given up at its deadline, and nothing of the primitive is kept', async () => {
     let wake: () => void = () => undefined;
     const late = new Promise<void>((resolve) => {
       wake = resolve;
@@ -543,7 +543,7 @@ describe('a turn that must end with a call', () => {
     expect(await h.rows("select 1 from boxcar.projects where name = 'left behind'")).toEqual([]);
   });
 
-  test('does not keep a worker from closing by a primitive that hangs', async () => {
+  test('does not prevent a worker from closing when its primitive hangs', async () => {
     let started = 0;
     h.runtime.registerHandler('hang', {
       description: 'Hangs the first time.',
@@ -583,7 +583,7 @@ describe('a turn that must end with a call', () => {
 });
 
 test.each(['length', 'content_filter'])(
-  'an answer that was broken off (%s) is partial and says so',
+  'an answer that was cut off (%s) is partial and says so',
   async (finishReason) => {
     const turn = await play([{ say: 'To begin with', finishReason }]);
     expect(turn).toMatchObject({
@@ -617,7 +617,7 @@ describe('the step limit', () => {
     ]);
   });
 
-  test('ends as partial, with what there is: a call that may not be made', async () => {
+  test('ends the turn as partial when the last answer is a call that may not be made', async () => {
     let runs = 0;
     tool('look', () => ++runs);
     const turn = await play(
@@ -634,7 +634,7 @@ describe('the step limit', () => {
     expect(lastOf(turn, 2)).toContain('without calling tools');
   });
 
-  test('ends as partial with the text that should have been a call', async () => {
+  test('ends the turn as partial when the last answer is text instead of a call', async () => {
     const turn = await play([{ say: 'one' }, { say: 'two' }], {
       must_end_with: ['submit_result'],
       limits: { max_steps: 2 },
@@ -642,7 +642,7 @@ describe('the step limit', () => {
     expect(turn).toMatchObject({ status: 'partial', result: 'two', error: { code: 'step_limit' } });
   });
 
-  test('is no limit to pass by a submit_result that is refused: the last step is the last', async () => {
+  test('cannot be passed by a refused submit_result: the last step is the last', async () => {
     await h.profile(
       'expert',
       Array.from({ length: 10 }, () => call('submit_result', { result: { wrong: 1 } })),
@@ -660,7 +660,7 @@ describe('the step limit', () => {
     expect(lastOf(turn, 1)).toContain('last step');
   });
 
-  test('with an empty last answer is partial, too', async () => {
+  test('ends the turn as partial after an empty last answer', async () => {
     const turn = await play([{ empty: true }], { limits: { max_steps: 1 } });
     expect(turn).toMatchObject({
       status: 'partial',
@@ -680,7 +680,7 @@ describe('a parent', () => {
     { say: 'noted' },
   ];
 
-  test('sees of a failed child the error and what it delivered', async () => {
+  test('sees the error of a failed child and its deliverable', async () => {
     await h.profile('expert', [{ fail: { status: 400, message: 'overloaded' } }]);
     await h.profile('boss', ask(), BOSS);
     await h.worker();
@@ -705,7 +705,7 @@ describe('a parent', () => {
     expect(seen).toContain('output_box_id');
   });
 
-  test('takes a child’s partial end for an answer that says so', async () => {
+  test('gets a child’s partial end as an answer that says so', async () => {
     await h.profile('expert', [{ say: 'half' }], {
       must_end_with: ['submit_result'],
       limits: { max_steps: 1 },
@@ -718,7 +718,7 @@ describe('a parent', () => {
     ]);
   });
 
-  test('goes on when the child does not end in time; the child ends as timeout', async () => {
+  test('continues when the child does not end in time; the child ends as timeout', async () => {
     adapter = (request, options) =>
       request.messages.some(({ content }) => content === 'q')
         ? new Promise(() => undefined)
@@ -740,7 +740,7 @@ describe('a parent', () => {
     });
   });
 
-  test('that waits makes room: all of many more than the window holds get to wait, and no sweep helps', async () => {
+  test('that waits makes room: all of many more turns than the window holds can wait, without a sweep', async () => {
     await h.profile('expert', [{ say: 'answer' }], { worker_target: 'elsewhere' });
     await h.profile('boss', ask(), BOSS);
     await h.worker({ concurrency: 1, sweepMs: 3_600_000 });
@@ -758,7 +758,7 @@ describe('a parent', () => {
 });
 
 describe('a turn with a deadline', () => {
-  test('ends as timeout in the hands of its worker, whose late answer changes nothing', async () => {
+  test('ends as timeout while its worker runs it, and the late answer of the worker changes nothing', async () => {
     let answer: () => void = () => undefined;
     const late = new Promise<void>((resolve) => {
       answer = resolve;

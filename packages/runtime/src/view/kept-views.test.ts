@@ -21,8 +21,8 @@ const viewOf = (sizeBytes: number): HeldView => ({
 });
 const tapes = (count: number): BoxId[] => Array.from({ length: count }, () => newId<'box'>());
 
-describe('kept views', () => {
-  test('give way to whoever needs the room, the longest unused first', async () => {
+describe('kept views in memory', () => {
+  test('make room for other views, the longest unused first', async () => {
     const kept = new KeptViews();
     const room = new ViewRoom(100 * KIB, () => kept.dropOldest());
     const [first, second] = tapes(2) as [BoxId, BoxId];
@@ -37,7 +37,7 @@ describe('kept views', () => {
     expect(room.usedBytes).toBe(100 * KIB);
   });
 
-  test('are few and not small, and go when nobody has asked for them in a while', () => {
+  test('are few large views, and are dropped when they are not used for a while', () => {
     const kept = new KeptViews();
     expect(kept.keep(newId<'box'>(), viewOf(KIB))).toBe(KIB);
     const freed = tapes(65).map((tape) => kept.keep(tape, viewOf(40 * KIB)));
@@ -93,7 +93,7 @@ describe('a conversation', () => {
     );
   }
 
-  test('reads what is new alone, in the round trip of its claim, however long it has become', async () => {
+  test('reads only new rows, in the round trip of its claim, however long it has become', async () => {
     await h.worker();
     await say('one ');
     const reads: number[] = [];
@@ -108,7 +108,7 @@ describe('a conversation', () => {
     await checkPrompts(h.database.pool, model.requests);
   });
 
-  test('is told the same whichever worker has it, also with no room to keep anything', async () => {
+  test('has the same prompt on every worker, also without room to keep views', async () => {
     await h.worker({ concurrency: 1 });
     await h.worker({ concurrency: 1 });
     await h.worker({ concurrency: 1, viewBytes: KIB });
@@ -117,7 +117,7 @@ describe('a conversation', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('keeps in one line of its manifest what earlier turns gave, and that line holds them to it', async () => {
+  test('keeps one line in its manifest for the content of earlier turns, which proves that content', async () => {
     await h.worker();
     for (let turn = 1; turn <= 10; turn += 1) await say('go ', KIB);
     const [last] = await h.rows<{ turn_id: string; kinds: string[] }>(
@@ -140,7 +140,7 @@ describe('a conversation', () => {
     await expect(checkInvariants(h.database.pool)).rejects.toThrow('prompt-has-manifest');
   });
 
-  test('forgets what was erased', async () => {
+  test('forgets erased content', async () => {
     await h.worker();
     for (const word of ['one ', 'two ', 'secret ']) await say(word);
     const cards = await h.rows<{ id: CardId; project_id: ProjectId }>(

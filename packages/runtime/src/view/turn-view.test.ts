@@ -43,7 +43,7 @@ describe('the rows of a view in memory', () => {
     );
   const thought = (card: NewCard) => [{ kind: 'message' as const, card }];
 
-  test('come with the claim, and are not read again', async () => {
+  test('are read by the claim, and are not read again', async () => {
     await using h = await harness();
     const { view, room, apart } = await claimed(h);
     const before = await apart();
@@ -54,7 +54,7 @@ describe('the rows of a view in memory', () => {
     expect(await view.rows()).toEqual(before);
   });
 
-  test('grow by what the turn writes behind the head they know', async () => {
+  test('grow by the entries that the turn writes after the known head', async () => {
     await using h = await harness();
     const { view, room, projectId } = await claimed(h);
     const { entries } = await view.rows();
@@ -71,8 +71,8 @@ describe('the rows of a view in memory', () => {
   });
 
   test.each<[string, (head: number) => number | null]>([
-    ['somebody else has written in between', (head) => head + 1],
-    ['nobody knows what was written in between', () => null],
+    ['another writer has written in between', (head) => head + 1],
+    ['it is unknown whether another writer has written in between', () => null],
   ])('are forgotten when %s', async (_name, base) => {
     await using h = await harness();
     const { view, room, apart, projectId } = await claimed(h);
@@ -84,7 +84,7 @@ describe('the rows of a view in memory', () => {
   });
 });
 
-test('a worker with little room still runs every turn, however large its context', async () => {
+test('a worker with little memory for views still runs every turn, however large its context', async () => {
   await using h = await harness();
   h.runtime.registerTool({
     name: 'look',
@@ -114,7 +114,7 @@ test('a worker with little room still runs every turn, however large its context
   await checkPrompts(h.database.pool);
 });
 
-test('the names of agents in memory are of one project, and all found when more are asked for than are kept', async () => {
+test('the names of agents in memory belong to one project, and all are found when more are requested than are kept', async () => {
   await using h = await harness();
   await h.profile('lead', [{ say: 'x' }]);
   const ada = { action: 'create', agent_id: 'ada', profile_name: 'lead' };

@@ -2,7 +2,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import { ViewRoom } from './view-room.js';
 
-test('a room lets in until it is full, then in order, as soon as others have left', async () => {
+test('a room admits views until it is full, and then in order as soon as others have left', async () => {
   const room = new ViewRoom(100);
   await room.enter(60);
   const entered: number[] = [];
@@ -19,7 +19,7 @@ test('a room lets in until it is full, then in order, as soon as others have lef
   expect(room.usedBytes).toBe(40);
 });
 
-test('what is larger than the whole room gets in once it is empty', async () => {
+test('a view that is larger than the whole room is admitted when the room is empty', async () => {
   const room = new ViewRoom(100);
   room.take(10);
   let isIn = false;

@@ -73,7 +73,7 @@ const hasFailed = (failures: number) =>
     deadlineMs: 30_000,
   });
 
-describe('an end', () => {
+describe('the callback about an end', () => {
   test('is sent once, signed, with the final event and the result', async () => {
     await open();
     const { handoff_id } = await tool.handoff(ask('echo', { payload: { a: 1 } }));
@@ -88,7 +88,7 @@ describe('an end', () => {
     expect(receiver.received).toHaveLength(1);
   });
 
-  test('of a failure and of a refusal has the error', async () => {
+  test('has the error of a failure and of a refusal', async () => {
     await open({
       permissionEvaluator: new PermissionEvaluator({
         text: "rules:\n  - condition: { tool_name: handoff, context: { target_agent: 'external-*' } }\n    permission: NEVER\n  - condition: { tool_name: handoff, context: { target_agent: '*' } }\n    permission: ALWAYS\n",
@@ -116,7 +116,7 @@ describe('an end', () => {
     expect(got.every(({ body }) => !('result' in body))).toBe(true);
   });
 
-  test('of a decision is sent, and of handoffs that share a ticket each has its own', async () => {
+  test('is sent for a decision, and each of the handoffs that share a ticket has its own callback', async () => {
     await open({
       permissionEvaluator: new PermissionEvaluator({
         text: 'tools:\n  handoff: { permission: REQUIRE_APPROVAL }\n',
@@ -147,7 +147,7 @@ describe('an end', () => {
     );
   });
 
-  test('is sent with all keys of a change of the secret, and a text is a key as it is', async () => {
+  test('is sent with all keys during a change of the secret, and a text is used as the key itself', async () => {
     const old = `whsec_${Buffer.from('another secret').toString('base64')}`;
     const allowPrivate = ['127.0.0.0/8'];
     await open({
@@ -164,7 +164,7 @@ describe('an end', () => {
     expect((await plain.reached(1))[0]?.isGenuine).toBe(true);
   });
 
-  test('is sent under its id again when the first answer was an error, until it is taken', async () => {
+  test('is sent again with its id when the first answer was an error, until the receiver accepts it', async () => {
     await open();
     receiver.behaviours.push(500, 302, 404);
     await tool.handoff(ask('echo'));
@@ -178,7 +178,7 @@ describe('an end', () => {
     expect(h.log.filter(({ event }) => event === 'webhook.retrying')).toHaveLength(3);
   });
 
-  test('that nobody takes for a day is given up, and sent once more when a person says so', async () => {
+  test('that is not accepted for a day is given up, and is sent once more when a person says so', async () => {
     await open();
     receiver.behaviours.push(...Array.from({ length: 12 }, () => 500));
     await tool.handoff(ask('echo'));
@@ -225,14 +225,14 @@ describe('an end', () => {
     expect((await failureOf(stranger.retryWebhook(failed.id))).code).toBe('not_found');
   });
 
-  test('is not sent again to a receiver that is gone', async () => {
+  test('is not sent again to a receiver that no longer exists', async () => {
     await open();
     receiver.behaviours.push(410);
     await tool.handoff(ask('echo'));
     expect(await hasStatus('failed')).toMatchObject({ attempts: 1, last_status: 410 });
   });
 
-  test('is taken by a receiver whose answer never ends, and not by one that does not answer', async () => {
+  test('is accepted by a receiver whose answer never ends, and not by a receiver that does not answer', async () => {
     await open();
     h.runtime.webhooks.limits = { attemptMs: 300 };
     receiver.behaviours.push(
@@ -262,7 +262,7 @@ describe('an end', () => {
     );
   });
 
-  test('at a slow receiver does not keep others waiting', async () => {
+  test('to a slow receiver does not delay others', async () => {
     await open();
     h.runtime.webhooks.limits = { perHost: 1, maxInFlight: 3 };
     await using other = await openReceiver();
@@ -277,7 +277,7 @@ describe('an end', () => {
     await receiver.reached(4);
   });
 
-  test('is without a result that was erased', async () => {
+  test('has no result when the result was erased', async () => {
     await open();
     receiver.behaviours.push(500);
     const { handoff_id } = await tool.handoff(ask('echo', { payload: 'a secret thing' }));
@@ -293,7 +293,7 @@ describe('an end', () => {
     expect(receiver.received[1]?.body).toMatchObject({ event_type: 'handoff.completed', result: null });
   });
 
-  test('goes with its handoff at a purge', async () => {
+  test('is purged with its handoff', async () => {
     await open();
     await tool.handoff(ask('echo'));
     await hasStatus('delivered');
@@ -302,7 +302,7 @@ describe('an end', () => {
   });
 });
 
-describe('a request', () => {
+describe('a request with a callback', () => {
   const refused = async (url: string) => {
     const error = await failureOf(tool.handoff(ask('echo', { callback: { url } })));
     return [url, error.code, error.details.field];
@@ -335,7 +335,7 @@ describe('a request', () => {
     expect(h.log.filter(({ event }) => event === 'handoff.refused').length).toBeGreaterThan(10);
   });
 
-  test('without a secret is refused with what to do', async () => {
+  test('without a configured secret is refused with the next step', async () => {
     await open({ handoffs: { enabled: true } });
     const error = await failureOf(tool.handoff(ask('echo')));
     expect(error.code).toBe('bad_config');
@@ -343,7 +343,7 @@ describe('a request', () => {
     expect(await h.rows('select from boxcar.handoffs')).toEqual([]);
   });
 
-  test('of a model names no receiver', async () => {
+  test('from a model cannot name a receiver', async () => {
     await open();
     await h.profile(
       'main',
@@ -373,7 +373,7 @@ describe('a request', () => {
     expect(await h.rows('select from boxcar.handoffs')).toEqual([]);
   });
 
-  test('of the same key makes one handoff and one delivery; another receiver is another request', async () => {
+  test('with the same key makes one handoff and one delivery; another receiver is another request', async () => {
     await open();
     const keyed = ask('echo', { idempotency_key: 'k' });
     const [a, b] = await Promise.all([tool.handoff(keyed), tool.handoff(keyed)]);
@@ -385,7 +385,7 @@ describe('a request', () => {
   });
 });
 
-describe('a name', () => {
+describe('the host name of a receiver', () => {
   /** A resolver whose answer changes with each query. */
   const resolver = (...answers: readonly (readonly string[])[]) => {
     const asked: string[] = [];
@@ -410,7 +410,7 @@ describe('a name', () => {
   };
   const named = () => ({ callback: { url: `http://receiver.example:${receiver.port}/hook` } });
 
-  test('that leads to an address that is not public at the connection is not connected to, whatever it led to before', async () => {
+  test('that resolves to an address that is not public at connection time is not connected to, whatever it resolved to before', async () => {
     await open({ handoffs: { enabled: true, webhooks: { secret: WEBHOOK_SECRET } } });
     const { asked, lookUp } = resolver(['10.0.0.1'], ['127.0.0.1'], ['169.254.169.254', '127.0.0.1']);
     h.runtime.webhooks.limits = { lookUp };
@@ -424,7 +424,7 @@ describe('a name', () => {
     expect(receiver.received).toEqual([]);
   });
 
-  test('is asked for once for each attempt, and of its addresses only those that are allowed are used', async () => {
+  test('is resolved once for each attempt, and only its allowed addresses are used', async () => {
     await open({
       handoffs: { enabled: true, webhooks: { secret: WEBHOOK_SECRET, allowPrivate: ['127.0.0.1/32'] } },
     });
@@ -449,7 +449,7 @@ describe('a name', () => {
   });
 });
 
-test('an address that is allowed no more ends the delivery, since it stays what it is', async () => {
+test('an address that is no longer allowed ends the delivery for good', async () => {
   await open();
   receiver.behaviours.push(500);
   await tool.handoff(ask('echo'));
@@ -462,7 +462,7 @@ test('an address that is allowed no more ends the delivery, since it stays what 
   });
 });
 
-test('a sender that was stopped in the middle leaves the event to others, under the same id', async () => {
+test('a sender that was stopped midway leaves the event to others, with the same id', async () => {
   await open();
   receiver.behaviours.push(() => undefined);
   const sender = await h.worker();

@@ -47,7 +47,7 @@ const outcome = (of: { id: DeliveryOutcome['id']; attempts: number }, holderId: 
   pauseMs: 0,
 });
 
-test('of many that claim at the same moment, each delivery goes to one', async () => {
+test('of many claims at the same moment, one gets each delivery', async () => {
   await end(12, '127.0.0.1:9');
   const holders = Array.from({ length: 6 }, () => newId());
   const claimed = (await Promise.all(holders.map((holder) => claim(holder, { limit: 4 })))).flat();
@@ -57,7 +57,7 @@ test('of many that claim at the same moment, each delivery goes to one', async (
   expect(new Set(ids).size).toBe(12);
 });
 
-test('a host gets no more than its share, and those of other hosts are found all the same', async () => {
+test('a host gets no more than its share, and deliveries to other hosts are still found', async () => {
   await end(5, '127.0.0.1:9');
   await end(2, '127.0.0.2:9');
   const me = newId();
@@ -67,7 +67,7 @@ test('a host gets no more than its share, and those of other hosts are found all
   expect(hosts.sort()).toEqual(['127.0.0.1:9', '127.0.0.2:9', '127.0.0.2:9']);
 });
 
-test('the word of a sender counts only while its claim does', async () => {
+test('a sender’s report counts only while its claim is valid', async () => {
   await end(1, '127.0.0.1:9');
   const [first, second] = [newId(), newId()];
   const [slow] = await claim(first);

@@ -11,7 +11,7 @@ import { createWorker } from '../worker/worker.js';
 
 const COUNT = 16;
 
-test('many deliveries are claimed and recorded together, and an idle sender asks nothing', async () => {
+test('many deliveries are claimed and recorded together, and an idle sender sends no statement', async () => {
   await using database = await testDatabase();
   await using receiver = await openReceiver();
   await using proxy = await statementProxy(database.url);

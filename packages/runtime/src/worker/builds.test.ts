@@ -188,7 +188,7 @@ describe.each(queueBackends())('queues on %s', (kind) => {
     expect(await rows("select from boxcar.operations where primitive = 'launch_principal'")).toEqual([]);
   });
 
-  test('a worker that a migration shuts out stops and hands its turns to the newer build, which ends each once', async () => {
+  test('a worker that a migration excludes stops and hands its turns to the newer build, which ends each turn once', async () => {
     const older = open(THIS_BUILD);
     await profiles(older);
     const door = older.opened.serveQueueDoor();
@@ -236,7 +236,7 @@ describe.each(queueBackends())('queues on %s', (kind) => {
     await checkInvariants(backend.database.pool);
   });
 
-  test('inside the range turns of both ages are ended once, the newer ones by the newer build alone', async () => {
+  test('inside the supported range turns of both builds are ended once, and newer turns only by the newer build', async () => {
     await migrateTo(NEXT, THIS_BUILD.schemaVersion);
     const older = open(THIS_BUILD);
     const newer = open(NEWER);
@@ -261,7 +261,7 @@ describe.each(queueBackends())('queues on %s', (kind) => {
     await checkInvariants(backend.database.pool);
   });
 
-  test('what turns out unreadable after the claim is handed back at the next epoch, rests, says so, and is taken by the newer build at once', async () => {
+  test('a turn that turns out unreadable after the claim is handed back at the next epoch, waits, says so, and is taken by the newer build at once', async () => {
     await migrateTo(NEXT, THIS_BUILD.schemaVersion);
     const older = open(WITHOUT_FILES);
     await profiles(older);
@@ -291,7 +291,7 @@ describe.each(queueBackends())('queues on %s', (kind) => {
     await checkInvariants(backend.database.pool);
   });
 
-  test('a profile with a setting that an older build does not know waits for one that may ignore it', async () => {
+  test('a profile with a setting that an older build does not know waits for a build that may ignore the setting', async () => {
     await migrateTo(NEXT, THIS_BUILD.schemaVersion);
     const older = open(THIS_BUILD);
     await profiles(older);
@@ -311,7 +311,7 @@ describe.each(queueBackends())('queues on %s', (kind) => {
     await checkInvariants(backend.database.pool);
   });
 
-  test('after a rollback the turns of the newer build rest without taking room, and go on when it returns', async () => {
+  test('after a rollback the turns of the newer build wait without using room, and continue when it returns', async () => {
     await migrateTo(NEXT, THIS_BUILD.schemaVersion);
     const newer = open(NEWER);
     await profiles(newer);
@@ -339,7 +339,7 @@ describe.each(queueBackends())('queues on %s', (kind) => {
     await checkInvariants(backend.database.pool);
   });
 
-  test('what no newer build can have written is damage, and ends the turn', async () => {
+  test('content that no newer build can have written is damage, and ends the turn', async () => {
     const only = open(WITHOUT_FILES);
     await profiles(only);
     await only.worker();

@@ -10,7 +10,7 @@ import { Runtime } from '../runtime.js';
 import { harness } from '../testing/harness.js';
 import { createWorker } from './worker.js';
 
-test('a call that was begun is handed back as begun, also when the row of its turn is locked', async () => {
+test('a call that has begun is handed back as begun, also when the row of its turn is locked', async () => {
   await using database = await testDatabase();
   const pool = createPool({ connectionString: database.url });
   const runtime = new Runtime({
@@ -99,7 +99,7 @@ test('a worker that closes while it registers again leaves neither a row nor a s
   await runtime.close();
 });
 
-test('a worker that closes while one of its turns is locked hands the others back at once', async () => {
+test('a worker that closes while one of its turns is locked hands its other turns back at once', async () => {
   let open = (): void => undefined;
   const gate = new Promise<void>((settle) => {
     open = settle;

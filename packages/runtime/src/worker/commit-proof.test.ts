@@ -124,7 +124,7 @@ test('a worker whose pool is silent gives up its lease and ends, and another wor
   await checkInvariants(cut.h.database.pool);
 });
 
-test('a worker of which only the connections are silent replaces them and keeps its turns', async () => {
+test('a worker whose connections are silent, but whose server answers, replaces them and keeps its turns', async () => {
   await using cut = await heldTurn();
   cut.proxy.stall();
   await waitFor(() => cut.events.includes('pool.silent'), { message: 'it drops them', ...BY_ITSELF });

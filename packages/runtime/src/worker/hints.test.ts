@@ -75,7 +75,7 @@ const statuses = async () =>
 const allEnd = (message: string): Promise<unknown> =>
   waitFor(async () => (await statuses()).every((status) => status === 'success'), { message });
 
-test('a turn that comes alone is taken before its ring, which then costs no statement', async () => {
+test('a single turn is taken before its ring, which then costs no statement', async () => {
   await h.worker(alone);
   await submit();
   await allEnd('the turn has ended');
@@ -91,7 +91,7 @@ test('a turn that comes alone is taken before its ring, which then costs no stat
   await checkInvariants(h.database.pool);
 });
 
-test('a worker without a free slot leaves it to the ring', async () => {
+test('a worker without a free slot leaves the turn to the ring', async () => {
   let release = (): void => undefined;
   gate = new Promise((settle) => {
     release = settle;
@@ -110,7 +110,7 @@ test('a worker without a free slot leaves it to the ring', async () => {
   await allEnd('the second one has ended');
 });
 
-test('one of several workers is told, and another ring of the turn is old', async () => {
+test('a hint reaches one of several workers, and the later ring of the turn has no effect', async () => {
   for (let worker = 0; worker < 3; worker += 1) await h.worker(alone);
   const seen = await statementsOf(h.database, async () => {
     for (let turn = 0; turn < 6; turn += 1) await submit();
@@ -125,7 +125,7 @@ test('one of several workers is told, and another ring of the turn is old', asyn
   await checkInvariants(h.database.pool);
 });
 
-test('what is submitted together has no hints, and neither has what no worker reads', async () => {
+test('turns that are submitted together have no hints, and neither have turns that no worker can read', async () => {
   await h.worker(alone);
   await h.profile('gpu', [{ say: 'gpu' }], { worker_target: 'gpu' });
   await caller.submit('launch_principal', { profile_name: 'gpu', instruction: 'go' });
@@ -139,7 +139,7 @@ test('what is submitted together has no hints, and neither has what no worker re
   await joined;
 });
 
-test('a hint that cannot be read, or is of a turn that is not there, is nothing', async () => {
+test('a hint that cannot be read, or is for an unknown turn, has no effect', async () => {
   const worker = await h.worker(alone);
   const channel = rungChannel(worker.id);
   for (const text of ['', 'x', `${worker.id}`, `${worker.id} 99999999999 `, `${worker.id} 1 `])
@@ -148,7 +148,7 @@ test('a hint that cannot be read, or is of a turn that is not there, is nothing'
   await allEnd('a good hint still counts');
 });
 
-test('a hint takes no turn of another target, and no slot for a turn that runs', async () => {
+test('a hint takes no turn of another target, and no slot of a running turn', async () => {
   let release = (): void => undefined;
   gate = new Promise((settle) => {
     release = settle;

@@ -12,7 +12,7 @@ function fakeClock() {
   };
 }
 
-test('time of suspension counts, although the monotonic clock does not count it', () => {
+test('time in suspension counts, although the monotonic clock does not count it', () => {
   const { time, clock } = fakeClock();
   const renewedAt = clock.now();
   time.monotonic += 5;

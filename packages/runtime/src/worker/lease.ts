@@ -350,9 +350,10 @@ export class Lease {
         'select pg_try_advisory_lock(w.lock_key) as is_locked from boxcar.workers w where w.id = $1',
         [id],
       );
-      if (rows[0]?.is_locked !== true) throw new Error('another session has the lock still');
+      if (rows[0]?.is_locked !== true) throw new Error('another session still has the lock');
       await direct.query(listenAs(id));
-      if (this.#id !== id || this.#state() === 'closed') throw new Error('the worker has gone on without it');
+      if (this.#id !== id || this.#state() === 'closed')
+        throw new Error('the worker has continued without the lock');
       this.#direct = direct;
       this.#proof.reached(true);
       // From here on a peer watches this worker again.

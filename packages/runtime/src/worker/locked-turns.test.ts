@@ -225,7 +225,7 @@ test('the calls of turns are answered while the tapes of others of their batch a
 /** Longer than all tries of a batch take, and shorter than a statement waits for a lock under the default lease. */
 const SOON_MS = 3_500;
 
-describe('while the row of one turn is locked, the others of its batch end:', () => {
+describe('while the row of one turn is locked, the others of its batch end', () => {
   /** Runs turns that all ask their model, locks a row, and lets all models answer at the same moment. */
   async function endTogether(
     h: Harness,
@@ -256,7 +256,7 @@ describe('while the row of one turn is locked, the others of its batch end:', ()
     );
 
   test.each(['expert', 'parent'] as const)(
-    'an end that answers its parent, the row of the %s',
+    'with an end that answers its parent, and a lock on the row of the %s',
     async (whose) => {
       const { h, allWait, open } = await gated({ script: [{ say: 'done' }] });
       await using _ended = h;

@@ -19,7 +19,7 @@ const NEVER_MS = 3_600_000;
 const RUNS = 5;
 const CALM = { sweepMs: NEVER_MS, heartbeatMs: NEVER_MS, leaseMs: NEVER_MS };
 
-test('whichever answer of the database is lost, a turn continues by itself, and pays once', async () => {
+test('whichever answer of the database is lost, a turn continues without help, and pays once', async () => {
   await using database = await testDatabase();
   await using proxy = await statementProxy(database.url);
   const pool = createPool({ connectionString: proxy.url, max: 3 });
@@ -238,7 +238,7 @@ test.each([
   },
 );
 
-describe('a turn that waits continues by itself when the answer is lost to', () => {
+describe('a turn that waits continues without help when the answer is lost to', () => {
   async function stage() {
     const database = await testDatabase();
     const proxy = await statementProxy(database.url);
@@ -312,7 +312,7 @@ describe('a turn that waits continues by itself when the answer is lost to', () 
       },
     ],
     [
-      'the cancel of the turn that it waits for',
+      'the cancel of the awaited turn',
       DELEGATE,
       async ({ runtime }, { childId }) => {
         const { answer } = await runtime.accept('cancel', { turn_id: childId });
@@ -320,7 +320,7 @@ describe('a turn that waits continues by itself when the answer is lost to', () 
       },
     ],
     [
-      'another end of the turn that it waits for',
+      'another end of the awaited turn',
       DELEGATE,
       async ({ runtime, pool }, { childId }) => {
         const child = await findEndable(pool, childId);

@@ -88,12 +88,12 @@ async function startChains(
 
 // Rings that stay near have the order of those in process, by the clock of the machine.
 describe.each([...KINDS, 'near'] as const)(
-  'with rings %s, the first turn of a project begins within two ends',
+  'with rings %s, the first turn of a project begins before three other turns have ended,',
   (kind) => {
     test.each([
       [4, 40],
       [30, 300],
-    ])('of other turns at concurrency %i, when another project has %i', async (concurrency, count) => {
+    ])('at concurrency %i, when another project has %i turns', async (concurrency, count) => {
       await using stage = await openFairStage(kind);
       const busy = await stage.project('busy');
       await stage.work({ ...settingsOf(kind), concurrency });
@@ -110,7 +110,7 @@ describe.each([...KINDS, 'near'] as const)(
     test.each([
       ['one other', 1],
       ['two others', 2],
-    ])('of other turns, when each turn of another project begins %s', async (_name, children) => {
+    ])('when each turn of another project begins %s', async (_name, children) => {
       const concurrency = 4;
       await using stage = await openWithChains(kind, concurrency, children);
       for (let n = 0; n < 3; n++) {
@@ -124,7 +124,7 @@ describe.each([...KINDS, 'near'] as const)(
   },
 );
 
-describe.each(KINDS)('with rings %s, the priorities that callers give', (kind) => {
+describe.each(KINDS)('with rings %s, the priorities of callers', (kind) => {
   test('order the turns of their project, and do not affect other projects', async () => {
     await using stage = await openFairStage(kind);
     const { started, held } = stage;
@@ -161,7 +161,7 @@ describe.each(KINDS)('with rings %s, the priorities that callers give', (kind) =
 describe.each(KINDS.filter((kind) => kind !== 'no queue'))(
   'with rings %s, turns that wait for a worker',
   (kind) => {
-    test('begin without a sweep while two projects are always rung with lower priorities', async () => {
+    test('begin without a sweep while two projects always ring with lower priorities', async () => {
       let now = Date.now();
       await using stage = await openFairStage(kind, () => now);
       const busy = [await stage.project('one'), await stage.project('other')].map((projectId) => ({
@@ -198,7 +198,7 @@ const sweepOf = (stage: FairStage) => {
 };
 
 describe.each(KINDS.filter((kind) => kind !== 'no queue'))(
-  'with rings %s, no turn waits for ever while each end is followed by a turn of a new project',
+  'with rings %s, while each end is followed by a turn of a new project, no waiting turn is delayed forever',
   (kind) => {
     const quiet = settingsOf(kind);
 
@@ -215,7 +215,7 @@ describe.each(KINDS.filter((kind) => kind !== 'no queue'))(
       throw new Error('it waits after 30 ends');
     };
 
-    test('neither the turns of a project that has many', async () => {
+    test('in a project that has many turns', async () => {
       await using stage = await openFairStage(kind);
       const many = await stage.project('many');
       await stage.work({ ...quiet, concurrency: 1 });
@@ -227,7 +227,7 @@ describe.each(KINDS.filter((kind) => kind !== 'no queue'))(
       expect(stage.started.filter((turnId) => turns.includes(turnId))).toEqual(turns);
     });
 
-    test('nor turns that are resumed', async () => {
+    test('after a resume', async () => {
       await using stage = await openFairStage(kind);
       const { h } = stage;
       const project = await stage.project('resumed');

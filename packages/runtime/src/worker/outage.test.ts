@@ -113,8 +113,8 @@ class Outage implements AsyncDisposable {
   }
 }
 
-describe.runIf(queueBackends().includes('redis'))('with 1,000 turns in flight', () => {
-  test('Redis is flushed, then stopped for half a minute: all end, once, and submissions are accepted meanwhile', {
+describe.runIf(queueBackends().includes('redis'))('with 1,000 turns in flight and Redis', () => {
+  test('flushed and then stopped for half a minute, all turns end once, and submissions are accepted meanwhile', {
     timeout: 240_000,
   }, async () => {
     await using database = await testDatabase();
@@ -151,7 +151,7 @@ describe.runIf(queueBackends().includes('redis'))('with 1,000 turns in flight', 
 });
 
 describe.each(queueBackends())('with 1,000 turns in flight, queues on %s', (kind) => {
-  test('Postgres is restarted: all accepted turns end, once; a submission meanwhile commits or says that it may be repeated', {
+  test('a restart of Postgres lets all accepted turns end once, and a submission meanwhile commits or says that it may be repeated', {
     timeout: 240_000,
   }, async () => {
     await using postgres = await privatePostgres();

@@ -92,7 +92,7 @@ const failClaims = (count: number, which: string): Promise<unknown> =>
     create trigger fail_claims before update on boxcar.turns for each row
       when (new.status = 'running' and old.status = 'dispatched' and ${which}) execute function fail_claims()`);
 
-describe('what this process submits', () => {
+describe('a turn that this process submits', () => {
   beforeEach(async () => {
     await h.profile('leaf', [{ say: 'leaf' }]);
   });
@@ -102,14 +102,14 @@ describe('what this process submits', () => {
       ({ status }) => status,
     );
 
-  test('its worker takes without the queue while it has a free slot', async () => {
+  test('is taken by its worker without the queue while the worker has a free slot', async () => {
     await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
     for (let turn = 0; turn < 3; turn += 1) await run('leaf');
     expect(bell.rung).toBe(0);
     await checkInvariants(h.database.pool);
   });
 
-  test('is submitted and taken in one transaction, each alone and side by side', async () => {
+  test('is submitted and taken in one transaction, alone and in parallel', async () => {
     await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
     await run('leaf');
     const alone = await statementsOf(h.database, () => run('leaf'));
@@ -122,7 +122,7 @@ describe('what this process submits', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('is submitted although its claim fails, and rung', async () => {
+  test('is submitted although its claim fails, and is then rung', async () => {
     await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
     await failClaims(1, 'new.depth = 0');
     await run('leaf');
@@ -130,7 +130,7 @@ describe('what this process submits', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('is answered and rung while others lock the tape that it goes on', async () => {
+  test('is answered and rung while another session locks its existing tape', async () => {
     await h.runtime.submit('provision_agent', { action: 'ensure', agent_id: 'shared', profile_name: 'leaf' });
     await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
     const give = () =>
@@ -162,7 +162,7 @@ describe('what this process submits', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('is answered as the rows say', async () => {
+  test('is answered with the content of its rows', async () => {
     await h.profile('teller', [{ calls: [{ tool: 'submit_result', arguments: { result: { sum: 42 } } }] }]);
     const short = { must_end_with: ['submit_result'], limits: { max_steps: 1 } };
     await h.profile('failer', [{ say: 'not yet' }], short);
@@ -176,7 +176,7 @@ describe('what this process submits', () => {
     }
   });
 
-  test('runs in the context of the worker, not of the code that submits it', async () => {
+  test('runs in the asynchronous context of the worker, not of the submitting code', async () => {
     const user = new AsyncLocalStorage<string>();
     const seen: unknown[] = [];
     h.runtime.registerTool({
@@ -197,7 +197,7 @@ describe('what this process submits', () => {
     expect(seen).toEqual([undefined]);
   });
 
-  test('is rung when the worker has no free slot, and beyond them', async () => {
+  test('is rung when the worker has no free slot, as are further turns', async () => {
     const { release } = holdLeaves();
     await h.worker({ concurrency: 2, sweepMs: 3_600_000 });
     for (let turn = 0; turn < 5; turn += 1) await submit();
@@ -223,7 +223,7 @@ describe('what this process submits', () => {
     expect(bell.rung).toBe(2);
   });
 
-  test('is rung when it is more than one turn, of another target, or the worker takes none of its own', async () => {
+  test('is rung when it is one of several, has another target, or the worker takes no own rings', async () => {
     await h.profile('gpu', [{ say: 'gpu' }], { worker_target: 'gpu' });
     await h.worker({ concurrency: 4, sweepMs: 3_600_000, takesOwnRings: false });
     await run('leaf');
@@ -235,7 +235,7 @@ describe('what this process submits', () => {
     await waitFor(() => bell.rung === 3, { message: 'the members of the join are rung' });
   });
 
-  test('goes to the queue once the worker closes, and is taken back from one that closes meanwhile', async () => {
+  test('goes to the queue once the worker closes, and is taken back from a worker that closes meanwhile', async () => {
     const { release } = holdLeaves();
     const worker = await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
     await submit();
@@ -255,8 +255,8 @@ describe('what this process submits', () => {
   });
 });
 
-describe('what the turns of a worker dispatch', () => {
-  test('it takes itself while it has a free slot: children, and parents when these end', async () => {
+describe('a turn that the turns of a worker dispatch', () => {
+  test('is taken by that worker while it has a free slot: children, and parents when their children end', async () => {
     await chain();
     await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
     await run('root');
@@ -266,7 +266,7 @@ describe('what the turns of a worker dispatch', () => {
 
   const suspended = () => h.rows("select from boxcar.turns where status = 'suspended'");
 
-  test('a parent goes on in the commit of the end that it waits for', async () => {
+  test('resumes as a parent in the commit of the end for which it waits', async () => {
     await chain();
     await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
     const { release } = holdLeaves();
@@ -284,7 +284,7 @@ describe('what the turns of a worker dispatch', () => {
     expect(await h.rows('select from boxcar.turns where epoch > 2')).toEqual([]);
   });
 
-  test('a parent whose claim fails is rung by the sweep, and its child has ended', async () => {
+  test('is rung by the sweep when it is a parent whose claim fails, and its child has ended', async () => {
     await chain();
     await h.worker({ concurrency: 4, sweepMs: 100 });
     await failClaims(2, 'new.depth = 1 and new.epoch = 2');
@@ -299,7 +299,7 @@ describe('what the turns of a worker dispatch', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('goes behind what waits in the queue when it has none', async () => {
+  test('waits after older turns of the queue when the worker has no free slot', async () => {
     await chain();
     await h.worker({ concurrency: 1, sweepMs: 3_600_000 });
     await run('root');
@@ -307,7 +307,7 @@ describe('what the turns of a worker dispatch', () => {
     expect(bell.rung).toBe(4);
   });
 
-  test('for another target is rung', async () => {
+  test('is rung for another target', async () => {
     await chain({ worker_target: 'gpu' });
     await h.worker({ concurrency: 4, sweepMs: 3_600_000 });
     await h.worker({ concurrency: 4, sweepMs: 3_600_000, targets: ['gpu'] });
@@ -323,7 +323,7 @@ describe('what the turns of a worker dispatch', () => {
     expect(bell.rung).toBe(1);
   });
 
-  test('many at once is rung, for all workers', async () => {
+  test('is rung for all workers when there are many at once', async () => {
     await h.profile('leaf', [{ say: 'leaf' }]);
     const task = { target_strategy: 'new', target_ref: 'leaf', instruction: 'go' };
     await lead('root', [{ tool: 'fork_join', arguments: { tasks: [task, task, task] } }]);
@@ -342,7 +342,7 @@ describe('what the turns of a worker dispatch', () => {
     await checkInvariants(h.database.pool);
   });
 
-  test('is never more than its slots', async () => {
+  test('never exceeds the slots of the worker', async () => {
     await h.profile('leaf', [{ say: 'leaf' }]);
     const leaf = { tool: 'launch_principal', arguments: { profile_name: 'leaf', instruction: 'go' } };
     await lead('root', [leaf, leaf, leaf, leaf]);

@@ -81,7 +81,7 @@ async function openPool() {
   };
 }
 
-test('turns of workers that are killed go on elsewhere long before a lease ends, also when two die at once', async () => {
+test('turns of killed workers continue elsewhere long before a lease ends, also when two die at once', async () => {
   await using pool = await openPool();
   const workers = await Promise.all([1, 2, 3].map(() => pool.spawn({ ...LONG, concurrency: 1 })));
   const turnIds = [await pool.submit('hangOnce'), await pool.submit('hangOnce')];
@@ -101,7 +101,7 @@ test('turns of workers that are killed go on elsewhere long before a lease ends,
   await checkInvariants(pool.pool);
 });
 
-test('a worker that is stopped keeps its lock, so its lease decides', async () => {
+test('a stopped worker keeps its lock, so its lease decides', async () => {
   await using pool = await openPool();
   const workers = await Promise.all([1, 2].map(() => pool.spawn({ ...LONG, leaseMs: 3_000 })));
   const turnId = await pool.submit('stopOnce');
@@ -118,7 +118,7 @@ test('a worker that is stopped keeps its lock, so its lease decides', async () =
   expect(await pool.result(turnId)).toMatchObject({ status: 'success' });
 });
 
-test('a worker whose direct connection alone is broken refutes the suspicion, keeps its turns and is watched again', async () => {
+test('a worker that has lost only its direct connection refutes the suspicion, keeps its turns and is watched again', async () => {
   const backend = await testBackend('postgres');
   await using proxy = await tcpProxy(backend.database.url);
   const log: string[] = [];
@@ -199,7 +199,7 @@ test('a worker whose direct connection alone is broken refutes the suspicion, ke
   }
 });
 
-test('a worker that loses its direct connection between two heartbeats says so at once, and takes its lock again', async () => {
+test('a worker that loses its direct connection between two heartbeats reports it at once, and takes its lock again', async () => {
   await using h = await harness();
   const watcher = await h.worker(LONG);
   await waitFor(
@@ -240,7 +240,7 @@ test('a worker that loses its direct connection between two heartbeats says so a
   expect(watcher.id).not.toBe(worker.id);
 });
 
-test('after all sessions of the server have ended at once nobody is suspected', async () => {
+test('after all sessions of the server have ended at once no worker is suspected', async () => {
   await using h = await harness();
   const workers = [await h.worker(LONG), await h.worker(LONG), await h.worker(LONG)];
   const heard = (): number => h.log.filter(({ event }) => event === 'worker.started').length;
@@ -300,7 +300,7 @@ test('watching costs one statement per wait', async () => {
   expect(statements).toHaveLength(waits);
 });
 
-test('a worker that is alone asks for nobody, and watches another one as soon as its heartbeat has seen it', async () => {
+test('a single worker watches no other, and watches another worker as soon as its heartbeat has seen it', async () => {
   await using h = await harness();
   let looks = 0;
   const watch = new PeerWatch({
@@ -331,7 +331,7 @@ test('a worker that is alone asks for nobody, and watches another one as soon as
   await watch.stop();
 });
 
-test('a worker that joins during a look is seen by the next look', async () => {
+test('a worker that joins during a check is seen by the next check', async () => {
   await using h = await harness();
   let looks = 0;
   // Interruptions fail, as if they arrived too late.
@@ -356,7 +356,7 @@ test('a worker that joins during a look is seen by the next look', async () => {
   await watch.stop();
 });
 
-test('a heartbeat tells whether others live', async () => {
+test('a heartbeat reports whether other workers live', async () => {
   await using h = await harness();
   const hasPeers = async (id: WorkerId) =>
     (await renewLease(h.database.pool, id, { leaseMs: 60_000, hasLock: true }))?.hasPeers;

@@ -205,7 +205,7 @@ class Pool implements AsyncDisposable {
 const note = (text: string): JsonValue => ({ noted: text });
 
 describe.each(queueBackends())('with queues on %s', (kind) => {
-  test('a turn whose worker is killed in a model call goes on elsewhere from its last committed step', async () => {
+  test('a turn whose worker is killed during a model call continues elsewhere from its last committed step', async () => {
     await using pool = await Pool.open(kind);
     await pool.spawn(2);
     const turnId = await pool.submit('hangOnce', 'go');
@@ -243,7 +243,7 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
     await checkPrompts(pool.backend.database.pool);
   });
 
-  test('a call whose worker is killed runs again when it is safe, else the model is told that nobody knows', async () => {
+  test('a call whose worker is killed runs again when that is safe, else the model gets an unknown outcome', async () => {
     await using pool = await Pool.open(kind);
     await pool.spawn(2);
     const turnId = await pool.submit('holdTools', 'go');
@@ -330,7 +330,7 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
     await settled(pool);
   });
 
-  test('a worker that is asked to end hands its turns back, and another one finishes them', async () => {
+  test('a worker that is asked to end hands its turns back, and another worker finishes them', async () => {
     await using pool = await Pool.open(kind);
     // Only the hand-over can explain the end: the lease outlives the test.
     await pool.spawn(2, { worker: { ...QUICK, leaseMs: 600_000, heartbeatMs: 500 }, graceMs: 100 });
@@ -351,7 +351,7 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
     await checkInvariants(pool.backend.database.pool);
   });
 
-  test('a turn ends once whose ring is lost', async () => {
+  test('a turn whose ring is lost ends once', async () => {
     await using pool = await Pool.open(kind);
     const queue = pool.backend.queue('boxcar-turns');
     // Only the queue delivers turns to this worker: it gets no notice of the submission.
@@ -367,7 +367,7 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
     await checkInvariants(pool.backend.database.pool);
   });
 
-  test('a turn ends once that is rung many times, before it is claimed, while it is in hand, and after its end', async () => {
+  test('a turn that is rung many times ends once: before its claim, while it runs, and after its end', async () => {
     await using pool = await Pool.open(kind);
     const queue = pool.backend.queue('boxcar-turns');
     const gate = new Gate();
@@ -399,7 +399,7 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
     await checkInvariants(pool.backend.database.pool);
   });
 
-  test('a turn ends once whose ring is swallowed by a finished job of that id', async () => {
+  test('a turn whose ring is hidden by a finished job with the same id ends once', async () => {
     await using pool = await Pool.open(kind);
     const queue = pool.backend.queue('boxcar-turns');
     // No worker lives, so the turn is queued; the id of its first ring is known nevertheless.
@@ -427,7 +427,7 @@ describe.each(queueBackends())('with queues on %s', (kind) => {
   });
 });
 
-test('the ring that counts wins its claim, whatever older ones of the turn come along with it', async () => {
+test('the valid ring of a turn wins its claim, whatever older rings of the turn arrive with it', async () => {
   await using pool = await Pool.open('postgres');
   const queue = pool.backend.queue('boxcar-turns');
   await pool.work({ takesOwnRings: false });

@@ -61,7 +61,7 @@ describe('a submission that claims its turn and waits for a lock', () => {
     expect(await h.rows('select losses from boxcar.turns')).toEqual([{ losses: 0 }]);
   });
 
-  test('gives the turn back when the worker has another identity by then, before a tool has run', async () => {
+  test('gives the turn back, before a tool has run, when the worker has another identity meanwhile', async () => {
     await using h = await harness({ connections: 8 });
     let paid = 0;
     h.runtime.registerTool({

@@ -52,7 +52,7 @@ class Queue {
   }
 }
 
-describe('slots', () => {
+describe('the slots of a worker', () => {
   test('that become free are given to the queues in rotation', async () => {
     const slots = new Slots(2);
     const [long, short] = [await new Queue(100).join(slots), await new Queue(3).join(slots)];
@@ -78,7 +78,7 @@ describe('slots', () => {
     expect([queue.taken, slots.free]).toEqual([2, 0]);
   });
 
-  test('are given to an own ring only while every queue is empty', async () => {
+  test('are given to its own rings only while every queue is empty', async () => {
     const slots = new Slots(2);
     const [first, second] = [await new Queue(1).join(slots), await new Queue(0).join(slots)];
     // It is not yet known whether the queues have rings.
@@ -109,7 +109,7 @@ describe('slots', () => {
   });
 });
 
-describe('a turn that waits for another one', () => {
+describe('a turn that waits for another turn', () => {
   const noop = (): void => undefined;
   const { signal: running } = new AbortController();
   /** Work that stays pending until it is released. */
@@ -121,7 +121,7 @@ describe('a turn that waits for another one', () => {
     return { work: () => done, letGo };
   };
 
-  test('lends its slot, and goes on when it has the next one', async () => {
+  test('lends its slot, and continues when it has the next slot', async () => {
     const slots = new Slots(1);
     expect(slots.take()).toBe(true);
     const place = new Place(slots, noop);
@@ -141,7 +141,7 @@ describe('a turn that waits for another one', () => {
     expect(slots.free).toBe(1);
   });
 
-  test('lends its slot once, whatever it waits for at the same time and again', async () => {
+  test('lends its slot once, however many waits it has at the same time and later', async () => {
     const slots = new Slots(2);
     slots.take();
     const place = new Place(slots, noop);
@@ -161,7 +161,7 @@ describe('a turn that waits for another one', () => {
     expect(slots.free).toBe(2);
   });
 
-  test('and is aborted ends without a slot, also when it waits for one', async () => {
+  test('ends without a slot when it is aborted, also while it waits for a slot', async () => {
     const slots = new Slots(1);
     for (const isWaitingForSlot of [false, true]) {
       slots.take();
@@ -183,7 +183,7 @@ describe('a turn that waits for another one', () => {
     }
   });
 
-  test('and ends meanwhile gives no slot back twice', async () => {
+  test('gives back no slot twice when it ends meanwhile', async () => {
     const slots = new Slots(1);
     slots.take();
     const place = new Place(slots, noop);
@@ -196,7 +196,7 @@ describe('a turn that waits for another one', () => {
     expect(slots.free).toBe(1);
   });
 
-  test('and ends while it waits for a slot leaves the slot to the others', async () => {
+  test('leaves the slot to others when it ends while it waits for a slot', async () => {
     const slots = new Slots(1);
     slots.take();
     const place = new Place(slots, noop);

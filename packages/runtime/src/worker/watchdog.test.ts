@@ -2,7 +2,7 @@ import { spawnNode, waitFor } from '@boxcar/testkit';
 import { expect, test } from 'vitest';
 import { harness } from '../testing/harness.js';
 
-test('the watchdog of a process hands back the turns of all its workers before it ends, and charges the culprit alone', async () => {
+test('the watchdog of a process hands back the turns of all its workers before it ends, and charges only the culprit', async () => {
   await using h = await harness();
   const target = { spin: 'spins', rest: 'rests' };
   for (const [tool, worker_target] of Object.entries(target))

@@ -75,7 +75,7 @@ test('a worker removes the rows of workers that died long ago', async () => {
   expect(await h.rows('select id from boxcar.workers')).toEqual([{ id: worker.id }]);
 });
 
-test('a worker that cannot register leaves no connection behind', async () => {
+test('a worker that cannot register leaves no connection open', async () => {
   await using h = await harness();
   await expect(h.worker({ targets: ['a\u0000b'] })).rejects.toThrow();
   await waitFor(
@@ -89,7 +89,7 @@ test('a worker that cannot register leaves no connection behind', async () => {
   );
 });
 
-test('a worker renews its lease while a session that nobody ends has its lock', async () => {
+test('a worker renews its lease while a session that does not end has its lock', async () => {
   await using h = await harness();
   const worker = await h.worker({ heartbeatMs: 50 });
   const leaseOf = async (): Promise<Date | undefined> =>
@@ -134,7 +134,7 @@ test('a worker renews its lease while a session that nobody ends has its lock', 
   await worker.close();
 });
 
-test('a worker hands back what it claims while it closes, also what no ring asked for', async () => {
+test('a worker hands back everything that it claims while it closes, also turns without a ring', async () => {
   await using h = await harness({ doorbell: deafDoorbell() });
   let calls = 0;
   h.runtime.registerTool({
@@ -250,7 +250,7 @@ describe('the lease', () => {
   });
 });
 
-test('a worker keeps what it has claimed while the answer to the claim is under way', async () => {
+test('a worker keeps its claims while the answer to the claim is on its way', async () => {
   const doorbell = new InProcessDoorbell();
   await using h = await harness({ doorbell });
   await h.profile('writer', [{ say: 'done' }]);

@@ -77,7 +77,7 @@ const find = (ticketId: TicketId) => findTicket(world.pool, { ticketId, projectI
 const consume = (ticket: NewTicket, ticketId = ticket.id, pool: pg.Pool = world.pool) =>
   consumeTicket(pool, { ...ticket, ticketId });
 
-test('a ticket is what was asked, and is decided, consumed and told once', async () => {
+test('a ticket has the content of its request, and is decided, consumed and reported once', async () => {
   const client = await other.connect();
   const told: (string | undefined)[] = [];
   client.on('notification', ({ payload }) => told.push(payload));
@@ -109,7 +109,7 @@ test('a ticket is what was asked, and is decided, consumed and told once', async
   client.release(true);
 });
 
-test('identical requests share a ticket while it is pending, and different ones do not', async () => {
+test('identical requests share a pending ticket, and different requests do not', async () => {
   const first = ticketOf({ a: 1 });
   await request(first);
   expect(await request(ticketOf({ a: 1 }))).toEqual({ id: first.id, isNew: false });
@@ -134,7 +134,7 @@ test('identical requests share a ticket while it is pending, and different ones 
   expect(cards?.n).toBe(0);
 });
 
-test('a decision that comes too late expires the ticket, and nobody joins it', async () => {
+test('a decision that arrives too late expires the ticket, and later requests do not share the ticket', async () => {
   const late = ticketOf({ late: 1 });
   await request(late);
   expect(await decide(late.id, 'approved', later(2))).toMatchObject({ status: 'expired' });
@@ -151,7 +151,7 @@ test('a decision that comes too late expires the ticket, and nobody joins it', a
   expect(await find(unseen.id)).toMatchObject({ status: 'expired' });
 });
 
-test('tickets are expired on time, and only those', async () => {
+test('tickets expire on time, and no other tickets expire', async () => {
   const short = ticketOf({ due: 1 }, { timeoutMs: 1_000 });
   const long = ticketOf({ due: 2 }, { timeoutMs: 3_600_000 });
   await request(short);
@@ -162,7 +162,7 @@ test('tickets are expired on time, and only those', async () => {
   expect(await decide(short.id)).toBeUndefined();
 });
 
-test('a ticket that is void approves nothing', async () => {
+test('a void ticket approves nothing', async () => {
   const ticket = ticketOf({ void: 1 });
   await request(ticket);
   await decide(ticket.id);
@@ -175,14 +175,14 @@ test('a ticket that is void approves nothing', async () => {
   expect(await voidTicket(world.pool, { ticketId: used.id, projectId: DEFAULT_PROJECT })).toBe(false);
 });
 
-test('a policy is kept once', async () => {
+test('a policy is stored once', async () => {
   const policy = { version: argsHash({ tools: {} }), text: 'tools: {}' };
   await keepPolicy(world.pool, policy);
   await keepPolicy(world.pool, { ...policy, text: 'tools: {} # again' });
   expect(await world.rows('select content from boxcar.policies')).toEqual([{ content: 'tools: {}' }]);
 });
 
-test('of two that decide, expire or consume at the same moment one does, in 200 rounds each', async () => {
+test('of two processes that decide, expire or consume a ticket at the same moment, one succeeds, in 200 rounds each', async () => {
   const expire = () => expireDueTickets(other, { limit: 50, ...later(2) });
   const counts = { approved: 0, denied: 0, expired: 0 };
   for (let round = 0; round < 200; round += 1) {

@@ -91,7 +91,7 @@ async function finished(): Promise<TestTurn> {
 }
 
 describe('a box', () => {
-  test('gives back its own cards, parts of other boxes and of tapes, in segment order, without what was skipped', async () => {
+  test('has its own cards, parts of other boxes and parts of tapes, in segment order, without the skipped cards', async () => {
     const leafCards = cards('a', 'b', 'c', 'd');
     const leaf = world.listedBox(leafCards);
     const turn = await finished();
@@ -142,7 +142,7 @@ describe('a box', () => {
     ]);
   });
 
-  test('that is a tape gives the cards of all its entries, with the tokens they were counted with', async () => {
+  test('that is a tape has the cards of all its entries, with their stored token counts', async () => {
     const turn = await finished();
     const loaded = await load(turn.tapeId);
     const entries = (await world.entries(turn)).filter(({ card_id }) => card_id !== null);
@@ -155,7 +155,7 @@ describe('a box', () => {
     expect(loaded.ranges[0]?.tokens.every((tokens) => tokens > 0)).toBe(true);
   });
 
-  test('without a segment is empty, and so is what does not exist', async () => {
+  test('without a segment is empty, and so is a box that does not exist', async () => {
     const box = boxOf([], []);
     await write([], box);
     expect(await load(box.id)).toMatchObject({ kind: 'context', ranges: [] });
@@ -167,7 +167,7 @@ describe('a box', () => {
     expect((await expandContexts(world.pool, [])).size).toBe(0);
   });
 
-  test('of a thousand cards comes in order, in one statement with others', async () => {
+  test('of a thousand cards is read in order, in one statement with other boxes', async () => {
     const many = cards(...Array.from({ length: 1_000 }, (_none, index) => `card ${index}`));
     const big = world.listedBox(many);
     const small = world.listedBox(many.slice(0, 1));
@@ -179,8 +179,8 @@ describe('a box', () => {
   });
 });
 
-describe('who may read a box', () => {
-  test('is its owner, its maker and the operator, and nobody else', async () => {
+describe('the right to read a box', () => {
+  test('belongs to its owner, its maker and the operator, and to no other agent', async () => {
     const [owner, maker, stranger] = [await finished(), await finished(), await finished()].map(
       ({ agentId }) => agentId,
     ) as [AgentId, AgentId, AgentId];
@@ -192,7 +192,7 @@ describe('who may read a box', () => {
     expect(await load(box.id, newId<'agent'>())).toMatchObject({ isReadable: false });
   });
 
-  test('of an agent’s own profile, tape and no other’s', async () => {
+  test('includes the profile and the tape of the agent itself, and of no other agent', async () => {
     const turn = await finished();
     const other = await world.profile('other');
     expect(await load(profile.boxId, turn.agentId)).toMatchObject({ isReadable: true });
@@ -201,7 +201,7 @@ describe('who may read a box', () => {
     expect(await load((await finished()).tapeId, turn.agentId)).toMatchObject({ isReadable: false });
   });
 
-  test('by grant: until it ends, up to its position, and not by a right to append', async () => {
+  test('through a grant lasts until the grant ends, reaches up to its position, and is not included in a right to append', async () => {
     const { tapeId } = await finished();
     const reader = (await finished()).agentId;
     await grant(reader, tapeId, { mode: 'append' });
@@ -218,7 +218,7 @@ describe('who may read a box', () => {
     expect(await load(tapeId, reader)).toMatchObject({ isReadable: false, readGrant: null });
   });
 
-  test('is asked within the project: a foreign box does not exist', async () => {
+  test('is checked within the project: a box of another project does not exist', async () => {
     const { projectId, operatorId } = await world.project('other');
     const foreign = { ...world.listedBox([], { projectId }), makerAgentId: operatorId };
     await write([], foreign);
@@ -252,7 +252,7 @@ describe('cards', () => {
     expect([...found]).toEqual([[mine.id, { id: mine.id, tokens: mine.tokenEstimate, authorId: OPERATOR }]]);
   });
 
-  test('may be read where a readable box shows them', async () => {
+  test('can be read through a readable box that shows them', async () => {
     const reader = await finished();
     const [own, granted, hidden, skipped, deep] = cards('own', 'granted', 'hidden', 'skipped', 'deep') as [
       NewCard,
@@ -285,14 +285,14 @@ describe('cards', () => {
   });
 });
 
-describe('a snapshot of what an agent sees', () => {
+describe('a snapshot of an agent’s view', () => {
   const snapshot = (turn: TestTurn, actorId: AgentId, isFull = false) =>
     loadSnapshots(world.pool, [{ agentId: turn.agentId, isFull }], {
       projectId: DEFAULT_PROJECT,
       actorId,
     }).then(([entries = []]) => entries);
 
-  test('names its entries and the context of each turn, and marks the calls that nobody has answered', async () => {
+  test('names its entries and the context of each turn, and marks the unanswered calls', async () => {
     const turn = await world.running({ profile, holder });
     const [callId] = await world.call(turn, 1);
     const kinds = async () =>
@@ -317,7 +317,7 @@ describe('a snapshot of what an agent sees', () => {
     ]);
   });
 
-  test('is for the agent, for who launched it, for who was granted its tape, and for the operator', async () => {
+  test('is for the agent, for the agent that launched it, for agents with a grant on its tape, and for the operator', async () => {
     const parent = await finished();
     const turn = await world.running({ profile, holder, parent });
     const stranger = (await finished()).agentId;
@@ -331,7 +331,7 @@ describe('a snapshot of what an agent sees', () => {
     expect((await snapshot(turn, stranger)).map(({ position }) => position)).toEqual([1, 2]);
   });
 
-  test('of an agent of another project is nothing', async () => {
+  test('of an agent of another project does not exist', async () => {
     const turn = await finished();
     const { projectId, operatorId } = await world.project('other');
     expect(

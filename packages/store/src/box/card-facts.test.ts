@@ -36,19 +36,19 @@ describe('the facts of a card', () => {
       'c-1',
     ],
     [{ kind: 'file', uri: 'file://a', checksum: 'x', preview: 'p' }, 'file://a', null],
-  ] as const)('%j begin with %s', async (content, preview, toolCallId) => {
+  ] as const)('%j begin with the text %s', async (content, preview, toolCallId) => {
     expect(await factsOf(await write(content as unknown as CardContent))).toMatchObject({
       preview,
       toolCallId,
     });
   });
 
-  test('hold the first 200 characters, whole ones', async () => {
+  test('have at most the first 200 characters of a text, and no part of a character', async () => {
     const id = await write({ kind: 'text', text: '😀'.repeat(300) });
     expect((await factsOf(id))?.preview).toBe('😀'.repeat(200));
   });
 
-  test('say what it summarizes and whether models see it, whatever its author wrote there', async () => {
+  test('have valid values of what the card summarizes and whether models see it, whatever its author wrote there', async () => {
     const text: CardContent = { kind: 'text', text: 'x' };
     const some = await write(text, { summarizes: ['a', 7, null, 'b'], context: false });
     expect(await factsOf(some)).toMatchObject({ summarizes: ['a', 'b'], isHidden: true });
@@ -56,7 +56,7 @@ describe('the facts of a card', () => {
     expect(await factsOf(other)).toMatchObject({ summarizes: [], isHidden: false });
   });
 
-  test('and its content are those of its project alone', async () => {
+  test('and its content are read only within its project', async () => {
     const id = await write({ kind: 'text', text: 'x' });
     const foreign = newId<'project'>() as ProjectId;
     expect((await loadCardFacts(world.pool, [id], foreign)).size).toBe(0);

@@ -37,7 +37,7 @@ async function calling(): Promise<{ turn: TestTurn; call: ToolCallId }> {
   return { turn, call: call as ToolCallId };
 }
 
-test('results, commits and marks are written when the server is back; other work has given up by then', async () => {
+test('results, commits and marks are written when the server is back; other work has failed by then', async () => {
   const [finished, advanced, recorded, marked] = [
     await calling(),
     await calling(),
@@ -83,7 +83,7 @@ test('results, commits and marks are written when the server is back; other work
   expect(await world.count('tool_calls', "status = 'success'")).toBe(3);
 });
 
-test('a server that stays away is given up', async () => {
+test('work for a server that stays away fails in the end', async () => {
   const { turn, call } = await calling();
   limitByLease(pool, 1_000);
   await proxy.cut();
@@ -92,7 +92,7 @@ test('a server that stays away is given up', async () => {
   });
 });
 
-test('a mark whose answer was lost is recognised by its signature, at every repetition', async () => {
+test('a mark whose answer was lost is recognized by its signature, at every repetition', async () => {
   const { call } = await calling();
   const mark = newMark(call);
   expect([...(await markSent(world.pool, [mark]))]).toEqual([call]);

@@ -53,7 +53,7 @@ async function waitForRow(): Promise<number> {
   return performance.now() - startedAt;
 }
 
-test('every connection tells the server its limits', async () => {
+test('every connection sends its limits to the server', async () => {
   const keepalives = { tcp_keepalives_idle: '4', tcp_keepalives_interval: '2', tcp_keepalives_count: '2' };
   const limits = { idle_in_transaction_session_timeout: '8000', lock_timeout: '4000' };
   expect(await settingsOf(open())).toEqual({
@@ -77,7 +77,7 @@ test('every connection tells the server its limits', async () => {
   await endClient(direct);
 });
 
-test('connections that are already open get the limits of a shorter lease too', async () => {
+test('open connections also get the limits of a shorter lease', async () => {
   const pool = open({ max: 2 });
   const old = await checkOut(pool);
   old.release();
@@ -92,7 +92,7 @@ test('connections that are already open get the limits of a shorter lease too', 
   expect(await settingsOf(pool)).toMatchObject(limits);
 });
 
-test('a connection that is being opened when a worker begins gets the limits of its lease too', async () => {
+test('a connection that is opening when a worker begins also gets the limits of its lease', async () => {
   const pool = open();
   const opening = settingsOf(pool);
   using _lease = limitByLease(pool, SHORT_LEASE_MS);
@@ -100,7 +100,7 @@ test('a connection that is being opened when a worker begins gets the limits of 
   expect(await settingsOf(pool)).toMatchObject({ idle_in_transaction_session_timeout: '800' });
 });
 
-test('behind a transaction pooler, transactions and single statements set their limits in one round trip', async () => {
+test('with a transaction pooler, transactions and single statements set their limits in one round trip', async () => {
   await using proxy = await statementProxy(database.url);
   const pool = open({ connectionString: proxy.url, isPooled: true });
   /** Settings that stay in the session, which another client uses afterwards. */
@@ -132,7 +132,7 @@ test('behind a transaction pooler, transactions and single statements set their 
   expect(proxy.statements).toEqual([beginOn(pool), 'select 1', 'commit']);
 });
 
-test('behind a transaction pooler, a single statement has the same limit for locks as without a pooler', async () => {
+test('with a transaction pooler, a single statement has the same lock limit as without a pooler', async () => {
   const pool = open({ isPooled: true });
   limitByLease(pool, SHORT_LEASE_MS);
   const stranger = await database.pool.connect();
@@ -167,7 +167,7 @@ test('a statement that a user has canceled is not tried again', async () => {
 });
 
 test.each([{ isPooled: false }, { isPooled: true }])(
-  'a process that stops inside a transaction loses its locks by itself: %o',
+  'a process that stops inside a transaction loses its locks without help: %o',
   async ({ isPooled }) => {
     const pool = open({ isPooled });
     limitByLease(pool, SHORT_LEASE_MS);
@@ -186,7 +186,7 @@ test.each([{ isPooled: false }, { isPooled: true }])(
   },
 );
 
-test('a process that stops while the server writes to it loses its locks by itself', async () => {
+test('a process that stops while the server writes to it loses its locks without help', async () => {
   const pool = open();
   limitByLease(pool, SHORT_LEASE_MS);
   const stopped = await checkOut(pool);
@@ -210,7 +210,7 @@ test('a process that stops while the server writes to it loses its locks by itse
   stopped.release(true);
 });
 
-test('no statement waits for one lock without limit, and its error says that it gave up', async () => {
+test('every statement waits for a lock for a limited time, and its error says that the wait was too long', async () => {
   const pool = open();
   limitByLease(pool, SHORT_LEASE_MS);
   // A session of a program other than the kernel has no limit.
@@ -229,7 +229,7 @@ test('no statement waits for one lock without limit, and its error says that it 
   stranger.release();
 }, 40_000);
 
-test('a transaction that its limits have ended runs again', async () => {
+test('a transaction that was ended by its limits runs again', async () => {
   const pool = open();
   for (const [state, message] of [
     ['25P03', 'terminating connection due to idle-in-transaction timeout'],
@@ -248,7 +248,7 @@ test('a transaction that its limits have ended runs again', async () => {
   }
 });
 
-test('a limit that the body itself has set is not tried again', async () => {
+test('a transaction that exceeds a limit of its own body is not tried again', async () => {
   let runs = 0;
   const cutOff = transaction(
     open(),
@@ -263,7 +263,7 @@ test('a limit that the body itself has set is not tried again', async () => {
   expect(runs).toBe(1);
 });
 
-test('a pool knows for how long its server has been silent, and replaces dropped connections', async () => {
+test('a pool knows how long its server has been silent, and replaces dropped connections', async () => {
   await using proxy = await tcpProxy(database.url);
   const pool = open({ connectionString: proxy.url });
   await pool.query('select 1');
@@ -282,7 +282,7 @@ test('a pool knows for how long its server has been silent, and replaces dropped
 });
 
 test.each(['before', 'after'] as const)(
-  'a connection that falls silent %s a statement is cut off, but not a connection with a long statement',
+  'a connection that falls silent %s a statement is cut off, but a connection with a long statement is not',
   async (when) => {
     const text = 'select n from public.things where id = 2';
     await using proxy = await statementProxy(database.url, {
@@ -313,7 +313,7 @@ test.each(['before', 'after'] as const)(
   },
 );
 
-test('a pool and a connection whose server is silent end in bounded time', async () => {
+test('a pool and a connection whose server is silent close in bounded time', async () => {
   await using proxy = await tcpProxy(database.url);
   const pool = createPool({ connectionString: proxy.url, max: 2 });
   const direct = createDirectClient({ connectionString: proxy.url, applicationName: 'x', queryMs: 60_000 });
@@ -328,7 +328,7 @@ test('a pool and a connection whose server is silent end in bounded time', async
 });
 
 test.each([Number.NaN, -5, 0, Number.POSITIVE_INFINITY, 2 ** 32])(
-  'a pool refuses %s as statementMs, and as max',
+  'a pool refuses %s as statementMs and as max',
   (value) => {
     const { url: connectionString } = database;
     expect(() => createPool({ connectionString, statementMs: value })).toThrow(/statementMs: must be/);

@@ -58,7 +58,7 @@ function fatal(code: string, message: string): Buffer {
   return Buffer.concat([head, fields]);
 }
 
-test('a connection that is lost in the moment it opens fails a statement, not the process', async () => {
+test('a connection that is lost while it opens fails a statement, and not the process', async () => {
   await using database = await testDatabase({ empty: true });
   await using proxy = await cutOnceReady(database.url);
   const pool = createPool({ connectionString: proxy.url, max: 1 });
@@ -70,7 +70,7 @@ test('a connection that is lost in the moment it opens fails a statement, not th
   }
 });
 
-test('what is sent at once and breaks before all of it was sent leaves nothing', async () => {
+test('statements that are sent together and break before all were sent leave no change', async () => {
   await using database = await testDatabase();
   const { pool } = database;
   await pool.query('create table public.sent (n int)');
@@ -94,7 +94,7 @@ test('what is sent at once and breaks before all of it was sent leaves nothing',
   expect((await pool.query('select n from public.sent order by n')).rows).toEqual([{ n: 1 }, { n: 2 }]);
 });
 
-describe('of statements sent together', () => {
+describe('with statements sent together', () => {
   /** Fails with `state` the first time it is called. */
   const failingOnce = (state: string): string => `
     drop schema if exists trial cascade;
@@ -122,7 +122,7 @@ describe('of statements sent together', () => {
   };
 
   describe.each(Object.entries(WAYS))('in %s', (_name, send) => {
-    test.each(['40P01', '40001'])('a first failure with %s repeats all of them', async (state) => {
+    test.each(['40P01', '40001'])('a first failure with %s repeats all statements', async (state) => {
       await using database = await testDatabase();
       await database.pool.query(failingOnce(state));
       await send(database.pool);
@@ -134,7 +134,7 @@ describe('of statements sent together', () => {
       await database.pool.query('drop schema trial cascade');
     });
 
-    test('a failure that must not be repeated is the one reported', async () => {
+    test('a failure that must not be repeated is reported', async () => {
       await using database = await testDatabase();
       await database.pool.query(failingOnce('22012'));
       await expect(send(database.pool)).rejects.toMatchObject({ code: '22012' });
@@ -143,7 +143,7 @@ describe('of statements sent together', () => {
     });
   });
 
-  test('a transaction whose failure was not observed does not count as committed', async () => {
+  test('a transaction whose failure was not noticed does not count as committed', async () => {
     await using database = await testDatabase();
     await database.pool.query(failingOnce('22012'));
     const unheard = (tx: Tx): Promise<unknown> => tx.query(FAIL).catch(() => 'not heard');
@@ -163,13 +163,13 @@ describe('after a failure that a savepoint has undone', () => {
     tx.query({ text: next }).catch(() => undefined);
   };
 
-  test('a later failure is the one reported', async () => {
+  test('a later failure is reported', async () => {
     await using database = await testDatabase();
     const failed = transaction(database.pool, (tx) => undoneThen(tx, "select 'x'::int"));
     await expect(failed).rejects.toMatchObject({ code: '22P02' });
   });
 
-  test('a later race that was lost repeats the transaction', async () => {
+  test('a later serialization failure repeats the transaction', async () => {
     await using database = await testDatabase();
     const race = "do $$ begin raise exception 'race' using errcode = '40001'; end $$";
     let tries = 0;
@@ -177,7 +177,7 @@ describe('after a failure that a savepoint has undone', () => {
     expect(tries).toBe(2);
   });
 
-  test('several statements in one text undo it as well', async () => {
+  test('the same is true for several statements in one text', async () => {
     await using database = await testDatabase();
     const failed = transaction(database.pool, async (tx) => {
       await tx.query({ text: 'savepoint mine' });
@@ -189,7 +189,7 @@ describe('after a failure that a savepoint has undone', () => {
   });
 });
 
-test('work of a sweep that takes too long is not tried again', async () => {
+test('work of a sweep that exceeds its time is not tried again', async () => {
   await using database = await testDatabase();
   let tries = 0;
   const work = transactWithin(database.pool, { lockMs: 1_000 }, async (tx) => {
@@ -201,7 +201,7 @@ test('work of a sweep that takes too long is not tried again', async () => {
   expect(tries).toBe(1);
 });
 
-test('a transaction reads rows that were committed while it waited, whatever the level of its server is', async () => {
+test('a transaction reads rows that were committed while it waited, at every default isolation level of the server', async () => {
   await using database = await testDatabase();
   const url = new URL(database.url);
   url.searchParams.set('options', '-c default_transaction_isolation=serializable');

@@ -7,7 +7,7 @@ import { run, statement } from './index.js';
 
 const STORE = join(import.meta.dirname, '..');
 
-test('statements begin with a label of their file, each with another', () => {
+test('each statement begins with a unique label that names its file', () => {
   const labels: string[] = [];
   for (const path of readdirSync(STORE, { recursive: true, encoding: 'utf8' })) {
     if (!path.endsWith('.ts') || path.endsWith('.test.ts') || path.startsWith('testing/')) continue;
@@ -28,7 +28,7 @@ test('statements begin with a label of their file, each with another', () => {
   expect(labels.filter((label, index) => labels.indexOf(label) !== index)).toEqual([]);
 });
 
-test('a label names the file that it is in, however the text is made, and stands there once', () => {
+test('a label names its own file and occurs once in the text, in every form of the text', () => {
   const labels: string[] = [];
   for (const path of readdirSync(STORE, { recursive: true, encoding: 'utf8' })) {
     if (!path.endsWith('.ts') || path.endsWith('.test.ts') || path.startsWith('testing/')) continue;
@@ -42,7 +42,7 @@ test('a label names the file that it is in, however the text is made, and stands
   expect(labels.filter((label, index) => labels.indexOf(label) !== index)).toEqual([]);
 });
 
-test('a statement without a label is refused where it is made', () => {
+test('a statement without a label is refused when it is created', () => {
   for (const text of [
     'select 1',
     'select 1 /* labels.late */',
@@ -52,7 +52,7 @@ test('a statement without a label is refused where it is made', () => {
     expect(() => statement(text)).toThrow(/^a statement has no label: /);
 });
 
-test('the server shows the label', async () => {
+test('the server shows the label of a statement', async () => {
   await using world = await World.open();
   const shown = statement(
     'select /* labels.shown */ query from pg_stat_activity where pid = pg_backend_pid() and datname = current_database()',

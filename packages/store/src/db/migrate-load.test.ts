@@ -59,7 +59,7 @@ const splitSql = (sql: string): string[] =>
     /\S/.test(text.replace(/--.*/g, '')),
   );
 
-test('a file that runs in a transaction looks through no large table while it keeps others from one', async () => {
+test('a migration file that runs in a transaction scans no large table while it holds a lock on one', async () => {
   await fill(100);
   const client = new pg.Client({ connectionString: database.url });
   await client.connect();
@@ -110,7 +110,7 @@ test('a file that runs in a transaction looks through no large table while it ke
   expect(found).toEqual([]);
 });
 
-test('nobody waits for the build of an index while a million entries are migrated under load', {
+test('no statement waits for an index build while a million entries are migrated under load', {
   timeout: 600_000,
 }, async () => {
   await fill(1_000);

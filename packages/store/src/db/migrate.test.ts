@@ -35,7 +35,7 @@ async function versions(): Promise<unknown[]> {
   return rows;
 }
 
-describe('encoding', () => {
+describe('the encoding check', () => {
   const create = async (encoding: string): Promise<{ name: string; url: string }> => {
     const name = `encoding_${encoding.toLowerCase()}_${process.pid}`;
     await database.pool.query(
@@ -57,7 +57,7 @@ describe('encoding', () => {
   };
 
   it.each(['SQL_ASCII', 'LATIN1'])(
-    'a database in %s is refused before anything is made in it',
+    'refuses a database in %s before anything is created in it',
     async (encoding) => {
       const other = await create(encoding);
       try {
@@ -76,7 +76,7 @@ describe('encoding', () => {
 });
 
 describe('migrate', () => {
-  it('applies what is missing, in order, and nothing the second time', async () => {
+  it('applies the missing files in order, and nothing the second time', async () => {
     file('0001_first.sql', '-- min_compatible: 1\ncreate table boxcar.a (n int);');
     expect(await run()).toEqual({ from: 0, to: 1, applied: ['0001_first.sql'] });
     file('0002_second.sql', '-- min_compatible: 1\nalter table boxcar.a add m int;');
@@ -90,7 +90,7 @@ describe('migrate', () => {
     ]);
   });
 
-  it('a file that fails leaves nothing behind and is named with its line', async () => {
+  it('leaves nothing of a failed file, and names the file and the line', async () => {
     file('0001_first.sql', 'create table boxcar.a (n int);');
     file('0002_second.sql', 'create table boxcar.b (n int);\nselect wrong;\n');
     const failure = run();
@@ -111,7 +111,7 @@ describe('migrate', () => {
     expect(await run()).toMatchObject({ applied: [] });
   });
 
-  it('refuses gaps and doubles in the numbers', async () => {
+  it('refuses gaps and duplicates in the numbers', async () => {
     file('0002_second.sql', 'select 1;');
     await expect(run()).rejects.toThrow('0002_second.sql should begin with 0001');
     file('0001_first.sql', 'select 1;');
@@ -119,7 +119,7 @@ describe('migrate', () => {
     await expect(run()).rejects.toMatchObject({ code: 'migration_failed' });
   });
 
-  it('processes that migrate at once apply each file once', async () => {
+  it('applies each file once when several processes migrate at once', async () => {
     file('0001_first.sql', 'create table boxcar.a (n int); select pg_sleep(0.3);');
     file('0002_second.sql', 'create table boxcar.b (n int);');
     const results = await Promise.all([run(), run(), run(), run()]);
@@ -127,7 +127,7 @@ describe('migrate', () => {
     expect(new Set(results.map((result) => result.to))).toEqual(new Set([2]));
   });
 
-  it('whoever waits for another migration holds no snapshot, and gives up at its deadline', async () => {
+  it('holds no snapshot while it waits for another migration, and fails at its deadline', async () => {
     file('0001_first.sql', 'select 1;');
     const holder = new pg.Client({ connectionString: database.url });
     await holder.connect();
@@ -149,7 +149,7 @@ describe('migrate', () => {
     expect(await run()).toMatchObject({ applied: ['0001_first.sql'] });
   });
 
-  it('a process that stops between two files loses its lock, and another process continues', async () => {
+  it('loses its lock when its process stops between two files, and another process continues', async () => {
     file('0001_first.sql', 'create table boxcar.a (n int);');
     file('0002_second.sql', 'create table boxcar.b (n int);');
     const standStill = (line: string): void => {
@@ -163,7 +163,7 @@ describe('migrate', () => {
     expect(await run({ lockDeadlineMs: 0 })).toMatchObject({ applied: ['0002_second.sql'] });
   });
 
-  it('a server that does not answer is given up, but not a server that works on a file', async () => {
+  it('fails when the server does not answer, but waits for a server that works on a file', async () => {
     file('0001_first.sql', 'create table boxcar.a (n int); select pg_sleep(1.2);');
     expect(await migrate(database.url, { migrationsDir, queryMs: 600 })).toMatchObject({ to: 1 });
     await using proxy = await tcpProxy(database.url);
@@ -180,7 +180,7 @@ describe('migrate', () => {
   });
 
   it.each([Number.NaN, -1, 2 ** 40])(
-    'refuses %d ms as the time to wait for others',
+    'refuses %d ms as the time to wait for other migrations',
     async (lockDeadlineMs) => {
       file('0001_first.sql', 'select 1;');
       await expect(run({ lockDeadlineMs })).rejects.toMatchObject({
@@ -212,7 +212,7 @@ describe('migrate', () => {
       'insert into boxcar.a values (2)',
     ],
   ])(
-    'gives way to %s with a long transaction, so that others on the table wait only shortly',
+    'gives way to %s with a long transaction, so that other sessions wait only briefly for the table',
     async (_who, sql, long, short) => {
       file('0001_first.sql', 'create table boxcar.a (n int);');
       await run();
@@ -239,7 +239,7 @@ describe('migrate', () => {
     },
   );
 
-  it('says why it ends when a transaction does not end in time', async () => {
+  it('gives the reason when a transaction does not end in time', async () => {
     file('0001_first.sql', 'create table boxcar.a (n int);');
     await run();
     file('0002_second.sql', 'alter table boxcar.a add m int;');
@@ -248,13 +248,13 @@ describe('migrate', () => {
     const failure = run({ giveWayMs: 300 });
     await expect(failure).rejects.toMatchObject({ code: 'migration_failed', details: { version: 2 } });
     await expect(failure).rejects.toThrow(
-      /lock timeout\. Other transactions held what it needs all the time/,
+      /lock timeout\. Other transactions held the locks that it needs the whole time/,
     );
     await reader.end();
     expect(await run()).toMatchObject({ applied: ['0002_second.sql'] });
   });
 
-  it('goes on when the server has ended it because of a deadlock', async () => {
+  it('continues when the server has ended the transaction because of a deadlock', async () => {
     file('0001_first.sql', 'create table boxcar.a (n int); create table boxcar.b (n int);');
     await run();
     // Only the migration checks for deadlocks, late enough that the deadlock exists by then.
@@ -275,7 +275,7 @@ describe('migrate', () => {
     await other.end();
   });
 
-  it('waits for another migration as long as that takes, and says what it does', async () => {
+  it('waits for another migration as long as that migration runs, and reports the wait', async () => {
     file('0001_first.sql', 'select 1;');
     const holder = await connect();
     await holder.query('select pg_advisory_lock(7205129001)');
@@ -289,13 +289,13 @@ describe('migrate', () => {
     expect(await waiting).toMatchObject({ applied: ['0001_first.sql'] });
   });
 
-  it('settings of one file do not reach the next', async () => {
+  it('does not carry settings of one file into the next', async () => {
     file('0001_first.sql', 'set search_path = boxcar; create table a (n int);');
     file('0002_second.sql', `do $$ begin assert current_setting('search_path') not like 'boxcar%'; end $$;`);
     expect(await run()).toMatchObject({ to: 2 });
   });
 
-  it('says what to do when there is no way in', async () => {
+  it('says what to do when it may not connect', async () => {
     file('0001_first.sql', 'select 1;');
     const wrong = new URL(database.url);
     wrong.port = '1';
@@ -349,7 +349,7 @@ create index concurrently if not exists a_n on boxcar.a
     expect(await versions()).toContainEqual({ version: 2, name: '0002_index.sql', min_compatible: 1 });
   });
 
-  it('an index whose build was stopped is built again', async () => {
+  it('builds an index again when an earlier build was stopped', async () => {
     file('0001_first.sql', FIRST);
     await run();
     file('0002_index.sql', INDEX);
@@ -372,7 +372,7 @@ create index concurrently if not exists a_n on boxcar.a
     expect(await isValid()).toEqual([{ indisvalid: true }]);
   });
 
-  it('goes on at the statement that failed, and repeats what came before without harm', async () => {
+  it('continues at the statement that failed, and repeats earlier statements without harm', async () => {
     file('0001_first.sql', `${FIRST} alter table boxcar.a add constraint small check (n < 50) not valid;`);
     await run();
     file('0002_index.sql', `${INDEX}alter table boxcar.a validate constraint small;`);
@@ -384,7 +384,7 @@ create index concurrently if not exists a_n on boxcar.a
   });
 
   it.each(['update boxcar.a set n = 1;', 'create index concurrently a_n on boxcar.a (n);'])(
-    'holds only statements that may be repeated: %s',
+    'may have only repeatable statements, so this statement is refused: %s',
     async (sql) => {
       file('0001_first.sql', FIRST);
       file('0002_index.sql', `-- transaction: none\n${sql}`);
@@ -399,12 +399,12 @@ create index concurrently if not exists a_n on boxcar.a
 describe('checkSchemaVersion', () => {
   const check = (min: number, max: number) => checkSchemaVersion(database.pool, { supported: { min, max } });
 
-  it('an empty database is outdated', async () => {
+  it('reports an empty database as outdated', async () => {
     await expect(check(1, 1)).rejects.toMatchObject({ code: 'schema_outdated', details: { version: 0 } });
     await expect(check(1, 1)).rejects.toThrow('boxcar migrate');
   });
 
-  it('accepts what the program supports and names what it does not', async () => {
+  it('accepts versions that the program supports, and names versions that it does not support', async () => {
     file('0001_first.sql', 'select 1;');
     file('0002_expand.sql', '-- min_compatible: 1\nselect 1;');
     await run();
@@ -420,7 +420,7 @@ describe('checkSchemaVersion', () => {
     await expect(check(1, 1)).rejects.toMatchObject({ code: 'schema_too_new' });
   });
 
-  it('an older program leaves a newer database alone while it is compatible', async () => {
+  it('lets an older program work on a newer database while the database is compatible', async () => {
     file('0001_first.sql', 'select 1;');
     file('0002_expand.sql', '-- min_compatible: 1\nselect 1;');
     await run();
@@ -435,7 +435,7 @@ describe('checkSchemaVersion', () => {
 });
 
 describe('the shipped migrations', () => {
-  it('since 17, build indexes on large tables outside transactions', async () => {
+  it('since 17 build indexes on large tables outside transactions', async () => {
     const blocking = (await loadMigrations()).filter(
       ({ version, steps, sql }) =>
         version > 16 &&
@@ -447,7 +447,7 @@ describe('the shipped migrations', () => {
     expect(blocking.map(({ name }) => name)).toEqual([]);
   });
 
-  it('are found, numbered, and bring an empty database to what this program supports', async () => {
+  it('are found and numbered, and bring an empty database to the version that this program supports', async () => {
     const shipped = await loadMigrations();
     expect(shipped.map((migration) => migration.name)).toEqual(
       readdirSync(new URL('../../../../migrations/', import.meta.url))
@@ -458,7 +458,7 @@ describe('the shipped migrations', () => {
     expect(await checkSchemaVersion(database.pool)).toBe(shipped.length);
   });
 
-  it('count the turns of runs that were under way before turns were counted', async () => {
+  it('count the turns of runs that began before turns were counted', async () => {
     const shipped = new URL('../../../../migrations/', import.meta.url);
     const names = readdirSync(shipped).filter((name) => /^\d{4}_/.test(name));
     for (const name of names.filter((known) => known < '0010'))

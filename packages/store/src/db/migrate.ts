@@ -350,7 +350,7 @@ function failure(migration: Migration, error: unknown): unknown {
   const position = isInFile ? Number(error.position) : Number.NaN;
   const line = Number.isNaN(position) ? '' : `:${migration.sql.slice(0, position).split('\n').length}`;
   const next = isContended
-    ? ' Other transactions held what it needs all the time: end them, or try later.'
+    ? ' Other transactions held the locks that it needs the whole time: end them, or try later.'
     : '';
   return new KernelError('migration_failed', {
     message: `${migration.name}${line}: ${errorText(error)}.${next}`,

@@ -45,7 +45,7 @@ describe.runIf(hasPostgresPair())('reads on a standby', () => {
       ?.text;
   const READY = { state: 'ready', lagMs: 0, behindBytes: 0 };
 
-  test('have all that was committed before the question', async () => {
+  test('include everything that was committed before the question', async () => {
     for (let at = 0; at < 100; at += 1) {
       await write(`before ${at}`);
       expect(await replica.read(last)).toEqual({ value: `before ${at}`, from: 'replica', replica: READY });
@@ -53,7 +53,7 @@ describe.runIf(hasPostgresPair())('reads on a standby', () => {
     expect(told).toEqual([]);
   });
 
-  test('are made on the primary while the standby lacks something, which is told with the lag', async () => {
+  test('are made on the primary while the standby lags, and the answer reports the lag', async () => {
     await write('seen by both');
     expect((await replica.read(last)).from).toBe('replica');
     await pair.pause();
@@ -77,7 +77,7 @@ describe.runIf(hasPostgresPair())('reads on a standby', () => {
     expect(await replica.read(last)).toMatchObject({ value: 'on the primary alone', from: 'replica' });
   });
 
-  test('wait a moment for the standby to catch up', async () => {
+  test('wait briefly for the standby to catch up', async () => {
     await pair.pause();
     await write('late');
     const reading = replica.read(last);
@@ -87,10 +87,10 @@ describe.runIf(hasPostgresPair())('reads on a standby', () => {
 
   test.each([
     ['refuses connections', () => proxy.cut()],
-    ['says nothing', () => proxy.stall()],
-    ['falls silent on the connections that there are', () => proxy.stallOpen()],
+    ['does not answer', () => proxy.stall()],
+    ['falls silent on its open connections', () => proxy.stallOpen()],
   ] as const)(
-    'are made on the primary when the standby %s; it is left alone for a while',
+    'are made on the primary when the standby %s; the standby is then not asked for a while',
     async (what, fail) => {
       await write(what);
       await replica.read(last);
@@ -114,7 +114,7 @@ describe.runIf(hasPostgresPair())('reads on a standby', () => {
     },
   );
 
-  test('that the standby loses on the way are made again on the primary', async () => {
+  test('that fail on the standby are repeated on the primary', async () => {
     const asked: pg.Pool[] = [];
     const read = await replica.read(async (pool) => {
       asked.push(pool);
@@ -127,7 +127,7 @@ describe.runIf(hasPostgresPair())('reads on a standby', () => {
     expect(asked).toHaveLength(2);
   });
 
-  test('that the standby can not answer are asked of the primary, whose failure counts; the standby stays', async () => {
+  test('that the standby cannot answer are repeated on the primary, whose failure is reported; the standby stays in use', async () => {
     const notFound = (pool: pg.Pool) =>
       Promise.reject(new KernelError('not_found', { message: pool === primary ? 'primary' : 'standby' }));
     await expect(replica.read(notFound)).rejects.toMatchObject({
@@ -141,7 +141,7 @@ describe.runIf(hasPostgresPair())('reads on a standby', () => {
     expect(told).toEqual([]);
   });
 
-  test('are made on the primary while all connections to the standby are in use, which go on', async () => {
+  test('are made on the primary while all connections to the standby are in use, and those connections continue', async () => {
     await using narrow = new ReadReplica({ primary, url: proxy.url, maxConnections: 1 });
     let begin = (): void => undefined;
     const begun = new Promise<void>((settle) => {
@@ -166,7 +166,7 @@ describe.runIf(hasPostgresPair())('reads on a standby', () => {
     expect(await narrow.read(last)).toMatchObject({ from: 'replica' });
   });
 
-  test('are made on the primary for a role that may not ask how far it is', async () => {
+  test('are made on the primary when the role may not read the position of the standby', async () => {
     await primary.query("create role reader login password 'reader'");
     await primary.query('grant select on public.notes to reader');
     await primary.query('revoke execute on function pg_control_system() from public');
@@ -182,7 +182,7 @@ describe.runIf(hasPostgresPair())('reads on a standby', () => {
     await primary.query('grant execute on function pg_control_system() to public');
   });
 
-  test('end with the failure of the primary when it does not answer', async () => {
+  test('fail with the error of the primary when the primary does not answer', async () => {
     await using away = await tcpProxy(pair.url);
     const pool = createPool({ connectionString: away.url });
     await using lone = new ReadReplica({ primary: pool, url: proxy.url });
@@ -191,7 +191,7 @@ describe.runIf(hasPostgresPair())('reads on a standby', () => {
     await endPool(pool);
   });
 
-  test('are made on the primary when the URL is that of another server, or of one that takes writes', async () => {
+  test('are made on the primary when the URL leads to another server, or to a server that accepts writes', async () => {
     await using other = await testDatabase();
     await using foreign = new ReadReplica({ primary: other.pool, url: proxy.url });
     const one = (pool: pg.Pool) => pool.query('select 1');

@@ -55,13 +55,13 @@ async function expectCost(
   expect(costs).toEqual([expected, expected]);
 }
 
-test('a claim is one statement, however many turns', () =>
+test('a claim is one statement for any number of turns', () =>
   expectCost(1, async (n) => {
     const rings = (await turns(n)).map(({ turnId }) => ({ turnId, epoch: 1 }));
     return (pool) => claim(pool, rings, holder);
   }));
 
-test('a commit of steps, and of ends that nobody awaits, is one statement', () =>
+test('a commit of steps, and of ends without a waiting parent, is one statement', () =>
   expectCost(1, async (n) => {
     const held = await running(n);
     const commits = await Promise.all(
@@ -70,7 +70,7 @@ test('a commit of steps, and of ends that nobody awaits, is one statement', () =
     return (pool) => commitSteps(pool, commits);
   }));
 
-test('a commit of ends that their parents await is a transaction of four, sent at once', () =>
+test('a commit of ends with waiting parents is a transaction of four statements, sent together', () =>
   expectCost(6, async (n) => {
     const commits: Awaited<ReturnType<World['commit']>>[] = [];
     for (const parent of await running(n)) {
@@ -82,7 +82,7 @@ test('a commit of ends that their parents await is a transaction of four, sent a
     return (pool) => commitSteps(pool, commits);
   }));
 
-test('a commit of ends of a batch’s members is a transaction of two, sent at once', () =>
+test('a commit of ends of batch members is a transaction of two statements, sent together', () =>
   expectCost(4, async (n) => {
     const commits: Awaited<ReturnType<World['commit']>>[] = [];
     for (const parent of await running(n)) {
@@ -102,7 +102,7 @@ test('a suspension is one statement', () =>
     return (pool) => advanceTurns(pool, advances);
   }));
 
-test('an advance is a transaction of two', () =>
+test('an advance is a transaction of two statements', () =>
   expectCost(4, async (n) => {
     const advances = await Promise.all(
       (await running(n)).map(async (turn) => ({
@@ -115,7 +115,7 @@ test('an advance is a transaction of two', () =>
     return (pool) => advanceTurns(pool, advances);
   }));
 
-test('results are a transaction of two', () =>
+test('results are a transaction of two statements', () =>
   expectCost(4, async (n) => {
     const results = await Promise.all(
       (await running(n)).map(async (turn) => (await world.call(turn, 3)).map((id) => world.result(turn, id))),
@@ -123,7 +123,7 @@ test('results are a transaction of two', () =>
     return (pool) => recordResults(pool, results.flat());
   }));
 
-test('views are two statements, however many turns, entries and boxes', () =>
+test('views are two statements for any number of turns, entries and boxes', () =>
   expectCost(2, async (n) => {
     const held = await running(n);
     for (const turn of held) await commitSteps(world.pool, [await world.commit(turn)]);

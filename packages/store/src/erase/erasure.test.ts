@@ -48,7 +48,7 @@ const rowOf = async (id: CardId) => {
 };
 
 describe('erasure', () => {
-  test('takes the content and leaves id, hash, size and everything else', async () => {
+  test('removes the content and keeps id, hash, size and everything else', async () => {
     const [secret] = (await write(text('the secret'))) as [NewCard];
     const before = await rowOf(secret.id);
     expect(await erase(secret.id)).toEqual(['erased']);
@@ -63,7 +63,7 @@ describe('erasure', () => {
     expect(JSON.stringify(after)).not.toContain('secret');
   });
 
-  test('a second time changes nothing, the first reason stays', async () => {
+  test('changes nothing the second time, and keeps the first reason', async () => {
     const [secret] = (await write(text('again'))) as [NewCard];
     await erase(secret.id);
     const before = await rowOf(secret.id);
@@ -72,13 +72,13 @@ describe('erasure', () => {
     expect(await rowOf(secret.id)).toEqual(before);
   });
 
-  test('two at once: one erases, the other finds it erased', async () => {
+  test('of a card by two processes at once happens once, and the other process finds the card erased', async () => {
     const [secret] = (await write(text('twice'))) as [NewCard];
     const outcomes = await Promise.all([erase(secret.id), erase(secret.id)]);
     expect(outcomes.flat().sort()).toEqual(['already_erased', 'erased']);
   });
 
-  test('keeps the kind of a content and what holds a prompt together, never its words', async () => {
+  test('keeps the kind of a content and the ids that connect a prompt, and none of the words', async () => {
     const call = { tool_call_id: 'k1', name: 'look' };
     const cards = await write(
       { kind: 'json', data: { a: 'words' } },
@@ -105,7 +105,7 @@ describe('erasure', () => {
       expect(facts.preview).toBe('(erased)');
   });
 
-  test('reaches the arguments in the row of a call, once the call is settled', async () => {
+  test('includes the arguments in the row of a call, once the call has its result', async () => {
     const holder = await world.worker();
     const turn = await world.running({ profile, holder });
     const [callId] = (await world.call(turn, 1)) as [ToolCallId];
@@ -136,7 +136,7 @@ describe('erasure', () => {
     ]);
   });
 
-  test('leaves the card that tapes begin with, profiles in use, and what is of another project', async () => {
+  test('does not affect the first card of tapes, profiles in use, and cards of other projects', async () => {
     const { projectId } = await world.project('other');
     const [own] = (await write(text('mine'))) as [NewCard];
     const [profileCard] = await findOwnCards(world.pool, profile.boxId, DEFAULT_PROJECT);
@@ -161,7 +161,7 @@ describe('erasure', () => {
     });
   });
 
-  test('shows as a placeholder to whoever reads the box, the turn and its deliverable', async () => {
+  test('shows a placeholder to readers of the box, the turn and its deliverable', async () => {
     const holder = await world.worker();
     const turn = await world.running({ profile, holder });
     await commitSteps(world.pool, [await world.commit(turn, { says: 'the result', end: 'success' })]);
@@ -178,7 +178,7 @@ describe('erasure', () => {
   });
 });
 
-describe('errors', () => {
+describe('the errors', () => {
   const ERROR = { code: 'model_refused', message: 'refused: the secret', details: { said: 'the secret' } };
   const GONE = { code: 'model_refused', message: '(erased)' };
 
@@ -226,7 +226,7 @@ describe('errors', () => {
   });
 
   test.each(['a card of its tape', 'a card of its context', 'the result of a call, on a tape or not'])(
-    'of a turn, its steps and what repeats them lose their words with %s',
+    'of a turn, of its steps and of their copies lose their words with %s',
     async (which) => {
       const turn = await failed();
       const [onTape] = await world.rows<{ id: CardId }>(
@@ -252,7 +252,7 @@ describe('errors', () => {
     },
   );
 
-  test('of other turns stay, and a second erasure takes what was written since the first', async () => {
+  test('of other turns stay, and a second erasure removes words that were written after the first', async () => {
     const [turn, other] = [await failed(), await failed()];
     const [packed] = await findOwnCards(world.pool, turn.contextBoxId, DEFAULT_PROJECT);
     await erase(packed as CardId);
@@ -264,7 +264,7 @@ describe('errors', () => {
 });
 
 describe('evidence', () => {
-  test('is erased by its id, and keeps what it cost', async () => {
+  test('is erased by its id, and keeps its cost', async () => {
     const holder = await world.worker();
     const turn = await world.running({ profile, holder });
     const item = {
@@ -301,7 +301,7 @@ describe('evidence', () => {
   });
 });
 
-describe('what an erasure touches', () => {
+describe('an erasure changes', () => {
   const ANSWERS = 5_000;
 
   interface Work {
@@ -335,7 +335,7 @@ describe('what an erasure touches', () => {
     };
   }
 
-  test('of the answers of reading commands, those that still have words, once', async () => {
+  test('of the answers of reading commands, only answers that still have words, each once', async () => {
     const { projectId } = await world.project('asks-a-lot');
     await world.pool.query(
       `insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response)
@@ -364,7 +364,7 @@ describe('what an erasure touches', () => {
     expect(again.blocks).toBeLessThan(10);
   });
 
-  test('the count of erasures of a project, when a card loses its words', async () => {
+  test('the erasure count of a project when a card loses its words', async () => {
     const [secret] = (await write(text('counted'))) as [NewCard];
     const count = async () =>
       (await world.rows('select erasures from boxcar.projects where id = $1', [DEFAULT_PROJECT]))[0];
@@ -378,7 +378,7 @@ describe('what an erasure touches', () => {
     expect(await count()).toEqual(after);
   });
 
-  test('of the turns, those that were made with its cards, by two searches for each time, however many turns there are', async () => {
+  test('of the turns, only turns that have its cards, by two searches per pass for any number of turns', async () => {
     const turn = await world.running({ profile, holder: await world.worker() });
     const [packed] = await findOwnCards(world.pool, turn.contextBoxId, DEFAULT_PROJECT);
     await commitSteps(world.pool, [await world.commit(turn, { end: 'failed', step: 'none' })]);
@@ -418,7 +418,7 @@ describe('what an erasure touches', () => {
     await world.pool.query("delete from boxcar.turns where primitive = 'x'");
   });
 
-  test('at most a thousand cards in one transaction', async () => {
+  test('at most a thousand cards per transaction', async () => {
     const cards = await write(...Array.from({ length: 1_001 }, (_, n) => text(`many ${n}`)));
     const count = async () =>
       (
@@ -433,7 +433,7 @@ describe('what an erasure touches', () => {
 });
 
 describe('the seal', () => {
-  test('opens for the function alone, and is closed again behind it', async () => {
+  test('opens only for the erasing function, and is closed after it', async () => {
     const [one, two] = (await write(text('one'), text('two'))) as [NewCard, NewCard];
     await using tx = await begin(world.pool);
     await tx.query(`select boxcar.erase_cards(array['${one.id}']::uuid[], 'asked for')`);
@@ -460,7 +460,7 @@ describe('the seal', () => {
     ).toEqual(before);
   });
 
-  test('a role with all rights on all tables neither erases nor opens it, until it is granted the function', async () => {
+  test('does not open for a role with all rights on all tables until the role may execute the function', async () => {
     const role = `clerk_${process.pid}_${Math.random().toString(36).slice(2)}`;
     await world.pool.query(`create role ${role} login password 'clerk'; grant usage on schema boxcar to ${role};
       grant all on all tables in schema boxcar to ${role}`);

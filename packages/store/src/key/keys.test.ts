@@ -41,7 +41,7 @@ const find = (text: string) => findUsableKey(world.pool, sha256(text));
 const past = (id: string, column: 'expires_at' | 'last_used_at' | 'revoked_at', age: string) =>
   world.pool.query(`update boxcar.api_keys set ${column} = now() - $2::interval where id = $1`, [id, age]);
 
-test('a key is found by the digest of its text until it is revoked or expires, and no row has its text', async () => {
+test('a key is found by the digest of its text until it is revoked or expires, and no row contains its text', async () => {
   expect(await hasUsableKey(world.pool)).toBe(false);
   const key = await make('first-key-text', { lifetimeMs: 60_000 });
   expect(key).toMatchObject({ status: 'usable', hint: 'text', agent: null, scopes: ['approvals:read'] });
@@ -65,13 +65,13 @@ test('a key is found by the digest of its text until it is revoked or expires, a
   expect(await revokeKeyRow(world.pool, { keyId: other.id, projectId: DEFAULT_PROJECT })).toEqual(revoked);
 });
 
-test('a key made again under its id is the same key', async () => {
+test('a key that is made again under its id is the same key', async () => {
   const key = keyOf('again');
   const first = await insertKey(world.pool, key);
   expect(await insertKey(world.pool, key)).toEqual(first);
 });
 
-test('its use is noted, and not again within a minute', async () => {
+test('the use of a key is recorded at most once a minute', async () => {
   const key = await make('used');
   expect(await find('used')).toMatchObject({ is_use_due: true });
   await noteKeyUse(world.pool, key.id);
@@ -95,7 +95,7 @@ const rotate = (keyId: NewKey['id'], text: string, graceMs = 0) =>
     graceMs,
   });
 
-test('a rotation makes one successor with the rights and the lifetime of the key, and ends the key at once or after its grace', async () => {
+test('a rotation makes one successor with the key’s rights and lifetime, and ends the key at once or after its grace period', async () => {
   const old = await make('old-1', { scopes: ['approvals:read', 'approvals:write'], lifetimeMs: 3_600_000 });
   const made = await rotate(old.id, 'new-1');
   expect(made).toMatchObject({
@@ -124,7 +124,7 @@ test('a rotation makes one successor with the rights and the lifetime of the key
   expect(await rotate(kept.id, 'new-2e')).toBeUndefined();
 });
 
-test('a project sees its own keys only, and an archived one has none that work', async () => {
+test('a project sees only its own keys, and an archived project has no working key', async () => {
   const projectId = newId<'project'>() as ProjectId;
   await createProject(world.pool, {
     id: projectId,
@@ -149,7 +149,7 @@ test('a project sees its own keys only, and an archived one has none that work',
   expect(await list(true)).toMatchObject([{ id: key.id, status: 'revoked' }]);
 });
 
-test('a purge removes keys that ended before its moment, and no others', async () => {
+test('a purge removes keys that ended before its time, and no other keys', async () => {
   const [long, short, usable] = await Promise.all(['p1', 'p2', 'p3'].map((text) => make(text)));
   if (long === undefined || short === undefined || usable === undefined) throw new Error('no keys');
   await past(long.id, 'revoked_at', '10 days');

@@ -7,7 +7,7 @@ import { ActivityFeed } from './activity.js';
 /** More turns than one look reads. */
 const MANY = 1_500;
 
-test('what turns do is told once, however many there were in the last minute', async () => {
+test('the activity of turns is read in the same number of rows for any number of turns in the last minute', async () => {
   await using world = await World.open();
   const turn = await world.running({ profile: await world.profile('writer'), holder: await world.worker() });
   await commitSteps(world.pool, [await world.commit(turn, { end: 'success' })]);

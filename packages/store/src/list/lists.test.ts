@@ -115,7 +115,7 @@ const FILTERS: Readonly<
       .slice(0, 3 * PAGE),
   ],
   'of a rare status': [() => ({ statuses: ['failed', 'canceled'] }), down(N, 12, 1_000)],
-  'of a status that none has': [() => ({ statuses: ['running'] }), []],
+  'of a status without turns': [() => ({ statuses: ['running'] }), []],
   'of a rare profile': [() => ({ profileIds: [rare.id] }), down(N, 6, 2_000)],
   'of a common profile': [
     () => ({ profileIds: [writer.id, idOf(9, 1) as ProfileId] }),
@@ -140,16 +140,16 @@ const FILTERS: Readonly<
     () => ({ profileIds: [writer.id, rare.id], channelId: 'ops' }),
     down(N, 4, 3_000),
   ],
-  'of a channel that none has': [() => ({ channelId: 'none' }), []],
+  'of a channel without rows': [() => ({ channelId: 'none' }), []],
   'of the public channel': [() => ({ channelId: 'public' }), down(N - 1, 3 * PAGE)],
 };
 
 describe.each([
   ['turns', 'turn_id', (scope: TurnFilters) => listTurns(pool, scope)],
   ['runs', 'run_id', (scope: TurnFilters) => listRuns(pool, scope)],
-] as const)('%s', (_noun, key, list) => {
+] as const)('a list of %s', (_noun, key, list) => {
   test.each(Object.entries(FILTERS))(
-    '%s are read page by page, without the others',
+    'is read page by page, and a page reads only its own rows: %s',
     async (_name, [filters, found]) => {
       const { rows, reads } = await readAll<object>((scope) => list({ ...scope, ...filters() }));
       expect(numbersOf(rows, key)).toEqual(found);
@@ -158,7 +158,7 @@ describe.each([
     },
   );
 
-  test('a text that few have is found by the index, and one that most have among the newest', async () => {
+  test('finds a rare text by the index, and a frequent text among the newest rows', async () => {
     const search = (folded: string) =>
       readAll<object>((scope) => list({ ...scope, text: { folded, isIndexed: true } }));
     const few = await search('österreich');
@@ -173,7 +173,7 @@ describe.each([
     expect(many.reads).toBeLessThan(WALK);
   });
 
-  test('a text and a filter both count', async () => {
+  test('applies a text and a filter together', async () => {
     const text = { folded: 'file', isIndexed: true };
     const { rows } = await readAll<object>((scope) =>
       list({ ...scope, text, statuses: ['failed'], profileIds: [rare.id] }),
@@ -181,7 +181,7 @@ describe.each([
     expect(numbersOf(rows, key)).toEqual(down(N, 6, 2_000));
   });
 
-  test('without the index the newest are read, and the answer says how far', async () => {
+  test('without the index searches the newest rows, and the answer says how far it searched', async () => {
     const since = new Date(Date.parse('2026-01-01T00:00:00Z') + 1_000 * (N / 2 - 50));
     const text = { folded: 'österreich', isIndexed: false };
     const { rows, last } = await readAll<object>((scope) => list({ ...scope, text }), { ...all, since });
@@ -215,7 +215,7 @@ test.each([
   ['turns', listTurns],
   ['runs', listRuns],
 ] as const)(
-  'the plan of a search for %s walks the newest by the index of the list, and asks the index of words',
+  'the plan of a search for %s walks the newest rows by the index of the list, and uses the index of words',
   async (_noun, list) => {
     const plan = await planOf(() => list(pool, { ...all, text: { folded: 'österreich', isIndexed: true } }));
     expect(plan).toMatch(/Index (Only )?Scan Backward using turns_newest on turns t/);
@@ -224,7 +224,7 @@ test.each([
   },
 );
 
-test('a run with a thousand roots is listed once, without a look from each root at all others', async () => {
+test('a run with a thousand roots is listed once, without a comparison of each root with all others', async () => {
   const at = '2027-01-01';
   await world.rows(
     `insert into boxcar.runs (id, project_id, root_turn_id, created_at) values ('${idOf(8, 1)}', $1, '${idOf(8, 1)}', '${at}')`,
@@ -245,7 +245,7 @@ test('a run with a thousand roots is listed once, without a look from each root 
   await world.rows(`delete from boxcar.runs where id = '${idOf(8, 1)}'`);
 });
 
-test('agents are read by project or profile, and by name from the newest on', async () => {
+test('agents are listed by project or profile, and by name with the newest first', async () => {
   const list = (filters: object) => readAll((scope) => listAgents(pool, { ...scope, ...filters }));
   const newest = await list({});
   expect(newest.rows[0]).toMatchObject({ name: 'operator', profile: null });
@@ -284,7 +284,7 @@ test('boxes are read by project or owner, and tapes by name', async () => {
   expect([newest.reads, owned.reads, named.reads].filter((reads) => reads >= LITTLE)).toEqual([]);
 });
 
-test('a row says of a turn and of a run what a list shows', async () => {
+test('a row has the facts of a turn and of a run that a list shows', async () => {
   const since = new Date(Date.parse('2026-01-01T00:00:00Z') + (1_000 * N) / 2);
   const { rows: turns } = await listTurns(pool, { ...all, since });
   expect(turns).toEqual([

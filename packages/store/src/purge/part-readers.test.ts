@@ -75,7 +75,7 @@ async function reading<T>(work: () => Promise<T>): Promise<{ readonly result: T;
   return { result: result as T, reads };
 }
 
-test('a tape is found with the rights of its reader, who has asked for thousands of its turns', async () => {
+test('a tape is found with the rights of a reader that has asked for thousands of its turns', async () => {
   const address = { kind: 'box', boxId: child.tapeId as BoxId } as const;
   const found = await reading(() => findTape(pool, address, as(parent.agentId)));
   expect(found.result).toMatchObject({ reads: 'part' });
@@ -83,7 +83,7 @@ test('a tape is found with the rights of its reader, who has asked for thousands
   expect((await findTape(pool, address, as(stranger.agentId)))?.reads).toBe('none');
 });
 
-test('a page of such a tape is read by the entries of the page', async () => {
+test('a page of a tape with partial rights is read by the entries of the page', async () => {
   const tape = await findTape(pool, { kind: 'box', boxId: child.tapeId }, as(parent.agentId));
   const to = tape?.headPosition ?? 0;
   const range = { from: to - 9, to, within: { agentId: parent.agentId, boxId: child.tapeId } };
@@ -99,7 +99,7 @@ test('a page of such a tape is read by the entries of the page', async () => {
   expect(await loadEntries(pool, child.tapeId, hidden)).toEqual([]);
 });
 
-test('a collect looks at the turns that it names alone, granted or refused', async () => {
+test('a collect reads only the turns that it names, whether they are granted or refused', async () => {
   for (const [reader, isReadable] of [
     [parent, true],
     [stranger, false],
@@ -111,7 +111,7 @@ test('a collect looks at the turns that it names alone, granted or refused', asy
   }
 });
 
-test('the first profiles of many are told without a look at the cards of the others', async () => {
+test('the first page of many profiles is read without the cards of the other profiles', async () => {
   const cards = (await world.rows('select from boxcar.cards')).length;
   await world.rows(
     `with made as (

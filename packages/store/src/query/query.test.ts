@@ -26,7 +26,7 @@ function watch(db: Queryable): Queryable & { readonly sent: pg.QueryConfig[] } {
   };
 }
 
-test('a statement is one prepared statement, named by its text, and its rows have the types of their columns', async () => {
+test('a statement is prepared once under a name made from its text, and its rows have the types of their columns', async () => {
   const db = watch(world.pool);
   const find = (name: string) =>
     query(db, 'query.test_1', ({ orm, tables: { projects }, eq }) =>
@@ -45,7 +45,7 @@ test('a statement is one prepared statement, named by its text, and its rows hav
   ]);
 });
 
-test('a list is one value, whatever its length', async () => {
+test('a list is sent as one value, whatever its length', async () => {
   const db = watch(world.pool);
   for (const length of [0, 1, 3]) {
     const ids = Array.from({ length }, () => randomUUID() as BoxId);
@@ -57,7 +57,7 @@ test('a list is one value, whatever its length', async () => {
   expect(new Set(db.sent.map(({ name }) => name)).size).toBe(1);
 });
 
-test('a condition for an index has its value in the text', async () => {
+test('a condition for a partial index has its value in the text', async () => {
   const db = watch(world.pool);
   await query(db, 'query.test_3', ({ orm, tables: { turns }, eq, inline }) =>
     orm
@@ -70,7 +70,7 @@ test('a condition for an index has its value in the text', async () => {
   ]);
 });
 
-test('JSON is read once: a string that looks like JSON stays a string, and keys keep their order', async () => {
+test('JSON is parsed once: a string that looks like JSON stays a string, and keys keep their order', async () => {
   const id = randomUUID() as CardId;
   await world.pool.query(
     `insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response) values ($1, $2, 'p', '', $3)`,
@@ -90,7 +90,7 @@ test('JSON is read once: a string that looks like JSON stays a string, and keys 
   expect(JSON.stringify(await read())).toBe('[{"response":{"b":"2","a":["3"]}}]');
 });
 
-test('a large number is a number where the table says so, also when it is summed', async () => {
+test('a large number is a number where the schema says so, also as a sum', async () => {
   const rows = await query(world.pool, 'query.test_6', ({ orm, tables: { workers }, count, sql }) =>
     orm
       .select({ lock: sql`${2 ** 40}::bigint`.mapWith(workers.lockKey), n: count() })
@@ -111,7 +111,7 @@ test('times of every year are sent in a form that Postgres reads', async () => {
   for (const at of [253_402_300_800_000, 8.64e15]) expect(await countBefore(new Date(at))).toBe(1);
 });
 
-test('an outer join that finds nothing is null', async () => {
+test('an outer join without a match gives null', async () => {
   const rows = await query(world.pool, 'query.test_8', ({ orm, tables: { projects, profiles }, eq }) =>
     orm
       .select({ name: projects.name, profile: { name: profiles.name, version: profiles.version } })
@@ -121,7 +121,7 @@ test('an outer join that finds nothing is null', async () => {
   expect(rows).toEqual([{ name: 'default', profile: null }]);
 });
 
-test('a failure is that of the statement', async () => {
+test('a failure is the error of the statement', async () => {
   const broken = (db: Queryable) =>
     query(db, 'query.test_9', ({ orm, sql, tables: { projects } }) =>
       orm.select({ n: sql`1 / (${projects.erasures})` }).from(projects),

@@ -96,7 +96,7 @@ describe('a finished turn', () => {
     await runtime.waitForTurn(receipt.turn_id, { timeoutMs: 60_000 });
   });
 
-  it('is told with its steps, calls, context, children, deliverable and run', async () => {
+  it('is reported with its steps, calls, context, children, deliverable and run', async () => {
     const report = await inspectTurn(database.pool, receipt.turn_id, { project: 'default' });
     expect(report).toMatchObject({
       turn_id: receipt.turn_id,
@@ -132,7 +132,7 @@ describe('a finished turn', () => {
     expect(sum.output_tokens).toBeGreaterThan(2);
   });
 
-  it('its context names the rule, argument and source of every segment, and previews the cards in stored order', async () => {
+  it('has a context that names the rule, argument and source of every segment, and previews the cards in stored order', async () => {
     const { context } = await inspectTurn(database.pool, receipt.turn_id, { project: 'default' });
     expect(context.segments.map(({ rule, argument, count }) => ({ rule, argument, count }))).toEqual([
       { rule: 'pack_arguments', argument: 'instruction', count: 1 },
@@ -149,7 +149,7 @@ describe('a finished turn', () => {
     expect(context.cards.reduce((total, card) => total + card.tokens, 0)).toBe(context.tokens);
   });
 
-  it("a child's lineage begins at the root", async () => {
+  it('has a lineage that begins at the root', async () => {
     const { children } = await inspectTurn(database.pool, receipt.turn_id, { project: 'default' });
     const child = await inspectTurn(database.pool, children[0]?.turn_id ?? '', { project: 'default' });
     expect(child.lineage.map((line) => line.turn_id)).toEqual([receipt.turn_id, child.turn_id]);
@@ -157,7 +157,7 @@ describe('a finished turn', () => {
     expect(child.run.turns).toBe(2);
   });
 
-  it('a context made of a tape is previewed, events and skipped entries left out', async () => {
+  it('previews a context made from a tape without events and skipped entries', async () => {
     const { output_box_id } = await inspectTurn(database.pool, receipt.turn_id, { project: 'default' });
     const heir = await launch({ context_box_id: output_box_id });
     const { context } = await inspectTurn(database.pool, heir.turn_id, { project: 'default' });
@@ -170,7 +170,7 @@ describe('a finished turn', () => {
     expect(again.cards).toHaveLength(again.card_count);
   });
 
-  it('keeps the key order that the writer of a deliverable chose', async () => {
+  it('keeps the key order that the author of a deliverable chose', async () => {
     await database.pool.query('alter table boxcar.cards disable trigger user');
     await database.pool.query(
       `update boxcar.cards c set content = $1 from boxcar.turns t where t.id = $2 and c.id = t.deliverable_card_id`,
@@ -180,14 +180,14 @@ describe('a finished turn', () => {
     expect(jsonText(deliverable?.content ?? null)).toBe('{"kind":"json","data":{"b":1,"10":2,"a":3}}');
   });
 
-  it('costs the same number of statements however much there is to tell', async () => {
+  it('is reported by the same number of statements, however large it is', async () => {
     const small = await launch({});
     expect(await countStatements(receipt.turn_id)).toBe(16);
     expect(await countStatements(small.turn_id)).toBe(16);
   });
 });
 
-describe('finding a turn', () => {
+describe('a search for a turn', () => {
   let first: Receipt;
 
   beforeEach(async () => {
@@ -195,7 +195,7 @@ describe('finding a turn', () => {
     first = await launch({});
   });
 
-  it('takes the id with dashes, as 32 digits, in capitals, or the beginning of it', async () => {
+  it('accepts the id with dashes, as 32 digits, in capitals, and as a prefix', async () => {
     const digits = first.turn_id.replaceAll('-', '');
     for (const ref of [first.turn_id, digits, digits.toUpperCase(), first.turn_id.slice(0, 20)]) {
       expect(await inspectTurn(database.pool, ref, { project: 'default' })).toMatchObject({
@@ -209,7 +209,7 @@ describe('finding a turn', () => {
     }
   });
 
-  it('names the candidates when a beginning fits several turns', async () => {
+  it('lists the candidates when a prefix matches several turns', async () => {
     const second = await launch({});
     // Ids of the same minute have the same beginning.
     await expect(
@@ -217,7 +217,7 @@ describe('finding a turn', () => {
     ).rejects.toMatchObject({ code: 'bad_request', details: { turn_ids: [first.turn_id, second.turn_id] } });
   });
 
-  it('says of the id of a run that it is one, and what its first turn is', async () => {
+  it('recognizes the id of a run, and names the first turn of the run', async () => {
     const { rows } = await database.pool.query<{ id: string }>('select run_id as id from boxcar.turns');
     const runId = rows[0]?.id ?? '';
     // Ids that are made at the same moment have the same beginning.
@@ -235,7 +235,7 @@ describe('finding a turn', () => {
     await database.pool.query('delete from boxcar.runs where id = $1', [other]);
   });
 
-  it('refuses what is no id, and finds nothing outside the project', async () => {
+  it('refuses a text that is not an id, and finds nothing outside the project', async () => {
     const { pool } = database;
     for (const ref of ['0192', 'not-an-id', `${first.turn_id}0`, '']) {
       await expect(inspectTurn(pool, ref, { project: 'default' })).rejects.toMatchObject({
@@ -255,7 +255,7 @@ describe('finding a turn', () => {
     });
   });
 
-  it('an unmigrated database and a server that is away have codes of the catalogue', async () => {
+  it('an unmigrated database and an unreachable server are reported with codes of the catalogue', async () => {
     await using empty = await testDatabase({ empty: true });
     await expect(inspectTurn(empty.pool, first.turn_id, { project: 'default' })).rejects.toMatchObject({
       code: 'schema_outdated',
@@ -264,7 +264,7 @@ describe('finding a turn', () => {
   });
 });
 
-it('only workers whose lease lives are found, by host, process and target', async () => {
+it('only workers with a live lease are found, by host, process and target', async () => {
   await database.pool.query(`insert into boxcar.workers (id, lock_key, lease_until, targets, concurrency, info) values
     (gen_random_uuid(), 1, now() + interval '1 minute', '{"",gpu}', 3, '{"hostname":"a","pid":7}'),
     (gen_random_uuid(), 2, now() - interval '1 second', '{""}', 3, '{"hostname":"a","pid":8}'),

@@ -54,7 +54,7 @@ const CONTEXTS = `
 export const BOX_INVARIANTS: readonly Invariant[] = [
   {
     name: 'segments-add-up',
-    rule: 'a context box has the cards and tokens its segments say, and each segment lies inside what it refers to',
+    rule: 'a context box has the cards and tokens that its segments state, and each segment is inside the box or tape to which it refers',
     when: 'always',
     broken: `
       select distinct
@@ -101,7 +101,7 @@ export const BOX_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'readable-by-grant',
-    rule: 'each position that was inherited or cloned from a box could be read by the maker; packing with access `trusted` is the one way around it',
+    rule: 'each position that was inherited or cloned from a box could be read by the maker; only a packing with access `trusted` is exempt',
     when: 'always',
     // A grant may have expired since. Boxes from before migration 16 may have been packed with grants that the migration has removed.
     broken: `
@@ -138,7 +138,7 @@ export const BOX_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'prompt-has-manifest',
-    rule: 'a committed step says which card of which box each message of its prompt came from: every message once and in order, from the context boxes of its tape and from its tape up to where it was read',
+    rule: 'a committed step names the card and the box of each message of its prompt: every message once and in order, from the context boxes of its tape and from its tape up to the position that was read',
     when: 'always',
     broken: `
       with lines as (

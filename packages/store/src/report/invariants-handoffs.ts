@@ -39,7 +39,7 @@ export const HANDOFF_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'handoff-ended',
-    rule: 'a turn serves one handoff at most, and a handoff ends with its turn: neither before it nor later than its end is told',
+    rule: 'a turn serves one handoff at most, and a handoff ends with its turn: neither before the end of the turn nor after the report of that end',
     when: 'always',
     broken: `
       select
@@ -58,7 +58,7 @@ export const HANDOFF_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'handoff-log',
-    rule: 'the log of a handoff is numbered without gaps, says its end once, and has a line for each attempt',
+    rule: 'the log of a handoff is numbered without gaps, records its end once, and has a line for each attempt',
     when: 'always',
     broken: `
       select
@@ -106,7 +106,7 @@ export const HANDOFF_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'handoff-pushed',
-    rule: 'whoever is to be notified of a task has one delivery of its end',
+    rule: 'every receiver of a task’s notifications has one delivery of the task’s end',
     when: 'always',
     broken: `
       select h.id, 'has ended, and ' || p.id || ' is not notified' as what
@@ -120,13 +120,13 @@ export const HANDOFF_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'handoff-told',
-    rule: 'the end of a handoff has been told to the agent that asked, where that was wanted',
+    rule: 'the end of a handoff has been reported to the requesting agent if a report was requested',
     when: 'settled',
-    broken: `select h.id, 'has ended untold' as what from (${HANDOFFS}) h where h.ended_at is not null and h.notifies`,
+    broken: `select h.id, 'has ended without a report' as what from (${HANDOFFS}) h where h.ended_at is not null and h.notifies`,
   },
   {
     name: 'handoff-parts',
-    rule: 'the parts of a turn are numbered without gaps, and those of a round stand together, in order',
+    rule: 'the parts of a turn are numbered without gaps, and the parts of a round are together and in order',
     when: 'always',
     broken: `
       select
@@ -175,7 +175,7 @@ export const HANDOFF_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'handoff-chain',
-    rule: 'a hop of a chain is handed off once, after the one before it has completed, and is undone only if it has completed and the chain has not',
+    rule: 'a hop of a chain is handed off once, after the previous hop has completed, and is undone only if it has completed and the chain has not',
     when: 'always',
     broken: `
       select
@@ -183,7 +183,7 @@ export const HANDOFF_INVARIANTS: readonly Invariant[] = [
         case
           when n.same > 1
             then 'is one of ' || n.same || ' handoffs of hop ' || h.hop || ' of chain ' || h.parent_handoff_id
-          when h.mode = 'handoff' then 'is hop ' || h.hop || ', and the one before it has not completed'
+          when h.mode = 'handoff' then 'is hop ' || h.hop || ', and the previous hop has not completed'
           else 'undoes hop ' || h.hop || ': that one completed ' || n.done || ' times, later ones failed ' || n.failed
             || ' times'
         end as what

@@ -16,7 +16,7 @@ const hasOtherCount = (type: string): string =>
 export const SESSION_INVARIANTS: readonly Invariant[] = [
   {
     name: 'session-counts',
-    rule: 'a session counts its context entries by type, those of the session that it goes on from first, and numbers them without a gap; a completed one is frozen at its last entry',
+    rule: 'a session counts its context entries by type, beginning with the entries of the session that it continues, and numbers them without a gap; a completed session is frozen at its last entry',
     when: 'always',
     broken: `
       with own as (
@@ -50,7 +50,7 @@ export const SESSION_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'session-entries',
-    rule: 'each context entry is on the tape of its session, in the order of its numbers, and says how many there are of each type up to it',
+    rule: 'each context entry is on the tape of its session, in the order of its numbers, and records the number of entries of each type up to itself',
     when: 'always',
     broken: `
       with entries as (
@@ -77,7 +77,7 @@ export const SESSION_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'session-handoffs',
-    rule: 'a session that is handed on has an anchor that says so, up to there its target may read it, and a full handoff has completed it; one that waits for an approval or was refused has left no trace',
+    rule: 'a session that was handed on has an anchor for the handoff, its target may read it up to that anchor, and a full handoff has completed it; a handoff that waits for an approval or was refused has changed nothing',
     when: 'always',
     broken: `
       with handed as (

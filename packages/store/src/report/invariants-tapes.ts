@@ -34,7 +34,7 @@ const FORKS = `
 export const TAPE_INVARIANTS: readonly Invariant[] = [
   {
     name: 'tape-gapless',
-    rule: 'the own entries of a tape run to its head without a gap, those of a fork from behind its fork point; its last anchor is where it says, and it counts its anchors; what a reset put it in the place of is archived and the incarnation before',
+    rule: 'a tape’s own entries run to its head without a gap, and a fork’s begin after its fork point; its last anchor is at the recorded position, and it counts its anchors; the tape that a reset replaced is archived and is the previous incarnation',
     when: 'always',
     broken: `
       with tapes as (${TAPES}),
@@ -85,7 +85,7 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'entry-has-card',
-    rule: 'every entry of a tape that should have a card has one, and it is of the project of the tape or the card that tapes begin with',
+    rule: 'every entry that needs a card has one, and the card belongs to the project of the tape or is the first card of all tapes',
     when: 'always',
     broken: `
       select distinct
@@ -103,7 +103,7 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'fork-line',
-    rule: "a fork's line is that of its parent up to the fork point, and each part of it has the entries that the fork reads",
+    rule: "a fork's line equals the line of its parent up to the fork point, and each part of it has the entries that the fork reads",
     when: 'always',
     broken: `
       with forks as (select * from (${TAPES}) t where parent_box_id is not null),
@@ -123,7 +123,7 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
       )
       select
         id,
-        'was forked at ' || fork_position || ' from ' || coalesce(parent_id::text, 'what does not exist')
+        'was forked at ' || fork_position || ' from ' || coalesce(parent_id::text, 'a tape that does not exist')
           || ' with head ' || coalesce(parent_head::text, 'none') as what
       from expected
       where parent_id is null or fork_position > parent_head
@@ -137,7 +137,7 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'view-begins',
-    rule: 'a view begins with its anchor, or before it with the step that was open then, or where a compaction says',
+    rule: 'a view begins with its anchor, or before the anchor with the step that was open then, or at the position that a compaction recorded',
     when: 'always',
     broken: `
       select
@@ -160,7 +160,7 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'archived-is-left',
-    rule: "an archived tape is no agent's tape of now, no turn's that has not ended, and no open fork's; the tape of an agent is its own",
+    rule: 'an archived tape is not the current tape of an agent, not the tape of a turn that has not ended, and not the box of an open fork; the tape of an agent is its own',
     when: 'always',
     broken: `
       select
@@ -183,7 +183,7 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'fork-ended',
-    rule: 'a fork and its box say the same of its end, and a merged one stands on its parent once: the entries it has, behind each other, then its receipt',
+    rule: 'a fork and its box record the same end, and a merged fork is on its parent once: its entries, one after the other, then its receipt',
     when: 'always',
     broken: `
       with forks as (select * from (${FORKS}) f)
@@ -236,13 +236,13 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'told',
-    rule: 'the ends of turns whose parent is to be told have been told, and what came to a tape meanwhile has been read',
+    rule: 'the ends of turns that notify their parent have been reported, and the reports on a tape have been read',
     when: 'settled',
     broken: `
       select
         id,
         case
-          when notifies then 'has ended untold'
+          when notifies then 'has ended without a report'
           else 'has left position ' || unseen_position || ' unread'
         end as what
       from scope
@@ -250,7 +250,7 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'session-whole',
-    rule: 'a session has the tape it began with, and unless it was imported its agent, which has its name, and the tape it was forked from',
+    rule: 'a session has its first tape, and unless it was imported it has an agent with its name and the tape from which it was forked',
     when: 'wide',
     broken: `
       select
@@ -271,7 +271,7 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'words-of-entries',
-    rule: 'words that are searched are those of an entry or turn that is there, and none are left of what was erased',
+    rule: 'words for the search belong to an entry or turn that exists, and none are left of erased content',
     when: 'wide',
     broken: `
       select
@@ -295,9 +295,9 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
       select
         w.box_id,
         'has words of its instruction' || case
-            when t.id is null then ', and is no turn'
+            when t.id is null then ', and is not a turn'
             when c.erased_at is not null then ', which was erased'
-            else ' of a card that its context has not'
+            else ' of a card that is not in its context'
           end
       from boxcar.tape_words w
       left join boxcar.turns t on t.id = w.box_id
@@ -321,7 +321,7 @@ export const TAPE_INVARIANTS: readonly Invariant[] = [
   {
     // `turn:` is written by builds before schema 16, and gives no right to read (`rights.ts`).
     name: 'grant-fits',
-    rule: 'a right is held by an agent of the project of its box, ends within it, and says who or what gave it',
+    rule: 'a right is held by an agent of the project of its box, ends within it, and records its giver',
     when: 'wide',
     broken: `
       select

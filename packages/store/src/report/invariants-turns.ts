@@ -32,7 +32,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'end-is-whole',
-    rule: 'a turn has an end, a deliverable and nobody who holds it, or none of the first two',
+    rule: 'a turn has an end, a deliverable and no holder, or neither an end nor a deliverable',
     when: 'always',
     broken: `
       select
@@ -47,7 +47,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'one-deliverable',
-    rule: 'a turn that has ended leaves exactly one deliverable, and it stands on its tape; one that has not leaves none',
+    rule: 'a turn that has ended leaves exactly one deliverable, which is on its tape; a turn that has not ended leaves none',
     when: 'always',
     broken: `
       select t.id, 'has ' || count(c.id) || ' deliverables on its tape' as what
@@ -71,10 +71,10 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'no-stray-deliverable',
-    rule: 'a deliverable stands on a tape',
+    rule: 'a deliverable is on a tape',
     when: 'wide',
     broken: `
-      select c.id, 'stands on no tape' as what
+      select c.id, 'is on no tape' as what
       from boxcar.cards c
       where c.type = 'task.deliverable'
         and not exists (select from boxcar.tape_entries e where e.card_id = c.id)`,
@@ -178,7 +178,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'budget-sums',
-    rule: 'what an account has reserved and spent is what its turns were allotted and have spent, and so is the number of its turns',
+    rule: 'the amounts that an account has reserved and spent equal the amounts that its turns were allotted and have spent, and its number of turns is right',
     when: 'always',
     broken: `
       with recursive up as (
@@ -220,7 +220,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'budget-limit',
-    rule: 'no account has granted more than its limit: beyond it is only what calls used above their reservation',
+    rule: 'no account has granted more than its limit: only the excess of calls over their reservation can exceed it',
     when: 'always',
     broken: `
       with recursive up as (
@@ -250,7 +250,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'family',
-    rule: 'a child stands one level below its parent, in its run, and answers a call of it; a root has no parent, and is the one of its run or was submitted with it',
+    rule: 'a child is one level below its parent, in its run, and answers a call of the parent; a root has no parent, and is the first root of its run or was submitted with it',
     when: 'always',
     broken: `
       select
@@ -282,7 +282,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'starts-once',
-    rule: 'a turn starts once on its tape, at the position it remembers',
+    rule: 'a turn starts once on its tape, at the position that it records',
     when: 'always',
     broken: `
       select
@@ -301,7 +301,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'one-result',
-    rule: 'a call that is settled has its result card, and stands once on the tape of its turn, its result at most once and later',
+    rule: 'a settled call has its result card, and is once on the tape of its turn, with its result at most once and later',
     when: 'always',
     broken: `
       select
@@ -348,7 +348,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'waits-with-cause',
-    rule: 'nothing waits without a live cause: a suspended turn has open calls or says what else it waits for, an open call a deadline, and a call whose awaited turn has ended is answered',
+    rule: 'nothing waits without a live cause: a suspended turn has open calls or records another reason for its wait, an open call has a deadline, and a call whose awaited turn has ended is answered',
     when: 'always',
     broken: `
       select t.id, 'is suspended, no call of it is out, and nothing else it waits for' as what
@@ -370,7 +370,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'wait-is-of-turn',
-    rule: 'a wait is of a suspended turn without open calls; one for a moment, for room at a provider or for a selector says when it is looked at',
+    rule: 'a wait belongs to a suspended turn without open calls; a wait for a time, for room at a provider or for a selector records its next check',
     when: 'always',
     broken: `
       select
@@ -386,7 +386,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'live-cause',
-    rule: 'what waits has a live cause: while a worker has lived for a minute, no turn stays with a dead one, no deadline of a turn, call or batch and no time to wake is a minute over, no pause for a budget is forgotten, no turn stays queued while its pool does nothing, and the sweep has given nothing up',
+    rule: 'every wait has a live cause: while a worker has lived for a minute, no turn stays with a dead worker, no deadline of a turn, call or batch and no time to wake is a minute over, no pause for a budget is forgotten, no turn stays queued while its pool is idle, and the sweep has given up no row',
     when: 'always',
     broken: `
       with living as (
@@ -498,7 +498,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'batch-counted',
-    rule: 'a batch counts how its members stand, and each of them that has not ended knows it',
+    rule: 'a batch counts its members by their status, and each member that has not ended names the batch',
     when: 'always',
     broken: `
       select
@@ -516,7 +516,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'batch-answered',
-    rule: 'a batch all of whose members have ended is due or has ended, as has one that is being closed; one that has ended has answered its call, or says its answer, and a call waits for its batch alone',
+    rule: 'a batch whose members have all ended, or that is being closed, is due or has ended; a batch that has ended has answered its call or stores its answer, and a call waits only for its batch',
     when: 'always',
     broken: `
       select
@@ -550,7 +550,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'epochs',
-    rule: 'a queued turn was never dispatched, a later one was; no step or call is of a later epoch than its turn, and the open step is of its holder',
+    rule: 'a queued turn was never dispatched, and a turn in a later status was; no step or call has a later epoch than its turn, and the open step belongs to the holder',
     when: 'always',
     broken: `
       select t.id, 'is ' || t.status || ' at epoch ' || t.epoch || ', attempt ' || t.attempt as what
@@ -611,7 +611,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'steps-counted',
-    rule: 'a step is committed once, and each that is counted has been',
+    rule: 'a step is committed once, and each counted step was committed',
     when: 'always',
     broken: `
       select t.id, 'step ' || s.step || ' was committed ' || count(*) || ' times' as what
@@ -629,7 +629,7 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
   },
   {
     name: 'one-active-turn',
-    rule: 'an agent has one turn in hand at most',
+    rule: 'an agent has at most one active turn',
     when: 'always',
     broken: `
       select t.agent_id as id, 'has ' || count(*) || ' active turns' as what

@@ -59,7 +59,7 @@ test('the chain is read from the rows: call, queue of an agent, lease, ring, poo
   });
 });
 
-test('a queued turn has its place: behind the older ones of its project, behind those of its agent first', async () => {
+test('a queued turn has a position: after the older turns of its project, and first after the turns of its agent', async () => {
   await world.submit({ profile });
   const second = await world.submit({ profile });
   const third = await world.submit({ profile });
@@ -73,7 +73,7 @@ test('a queued turn has its place: behind the older ones of its project, behind 
   ]);
 });
 
-test('times are in UTC, whatever zone the session has, so that they can be compared with the clock', async () => {
+test('times are in UTC in every time zone of the session, so that they can be compared with the clock', async () => {
   const holder = await world.worker();
   const parent = await world.running({ profile, holder });
   await waiting(parent);
@@ -93,7 +93,7 @@ test('times are in UTC, whatever zone the session has, so that they can be compa
   }
 });
 
-test('a turn that is not there has no chain', async () => {
+test('a turn that does not exist has no chain', async () => {
   expect(describeWait(await loadWaitFacts(world.pool, newId<'turn'>()))).toBeUndefined();
 });
 
@@ -106,7 +106,7 @@ async function waiting(turn: TestTurn): Promise<ToolCallId> {
   return call;
 }
 
-test('of a batch of 1,000 a few members are read, one of each way to stand first', async () => {
+test('of a batch of 1,000 members a few are read: one of each kind that can be shown first', async () => {
   const holder = await world.worker();
   const parent = await world.running({ profile, holder });
   const call = await waiting(parent);
@@ -160,7 +160,7 @@ test('of a batch of 1,000 a few members are read, one of each way to stand first
   expect(links).toHaveLength(6);
 });
 
-test('a wait for a time, a provider and a budget is read with what it takes to end it', async () => {
+test('a wait for a time, a provider or a budget is read with the condition that ends it', async () => {
   const holder = await world.worker();
   const wait = (turn: TestTurn, kind: string, provider: string | null, detail: object): Promise<unknown> =>
     world.rows(
@@ -192,7 +192,7 @@ test('a wait for a time, a provider and a budget is read with what it takes to e
   ]);
 });
 
-test('a turn held back by the limit of its project says so', async () => {
+test('a turn that the limit of its project holds back is reported as such', async () => {
   const holder = await world.worker();
   await world.running({ profile, holder });
   await setProjectLimits(world.pool, DEFAULT_PROJECT, { max_concurrent: 1 });

@@ -19,7 +19,7 @@ beforeEach(async () => {
 const project = 'default';
 
 describe('the tree below a turn', () => {
-  test('says of each turn where it stands and what it waits for', async () => {
+  test('gives for each turn its status and the reason for its wait', async () => {
     const root = await world.running({ profile, holder });
     const [call] = await world.call(root, 1);
     const asked = await world.submit({ profile, parent: root, answers: call as never });
@@ -52,14 +52,14 @@ describe('the tree below a turn', () => {
     expect(below.totals.turns).toBe(1);
   });
 
-  test('a queued turn says which turn of its agent comes first', async () => {
+  test('names for a queued turn the turn of its agent that is first', async () => {
     const first = await world.running({ profile, holder });
     const second = await world.submit({ profile, reuse: first });
     const tree = await loadTree(world.pool, second.turnId);
     expect(tree.nodes[0]).toMatchObject({ status: 'queued', behind_turn_id: first.turnId });
   });
 
-  test('of 10,000 turns the ones under way are listed, the others counted, in one statement', async () => {
+  test('of 10,000 turns lists the turns under way and counts the others, in one statement', async () => {
     const root = await world.running({ profile, holder });
     const child = await world.submit({ profile, parent: root });
     await world.claim(child, holder);
@@ -88,7 +88,7 @@ describe('the tree below a turn', () => {
     expect(tree.nodes[0]?.hidden).toEqual({ success: 9_995 });
   });
 
-  test('a chain is cut at the limit of nodes, and each that is listed stands below a listed one', async () => {
+  test('is cut at the limit of nodes, and each listed turn is below a listed turn', async () => {
     const turns = [await world.submit({ profile })];
     for (let depth = 1; depth < 6; depth++)
       turns.push(await world.submit({ profile, parent: turns[depth - 1] as (typeof turns)[number] }));
@@ -100,7 +100,7 @@ describe('the tree below a turn', () => {
 });
 
 describe('the root of a tree', () => {
-  test('is named by the id of its run or of itself, also by its beginning', async () => {
+  test('is found by the id of its run or by its own id, also by a prefix', async () => {
     const root = await world.submit({ profile });
     for (const ref of [root.runId, root.turnId, root.turnId.replaceAll('-', '').toUpperCase()])
       expect(await findTreeRoot(world.pool, ref, { project })).toBe(root.turnId);
@@ -118,11 +118,11 @@ describe('the root of a tree', () => {
     ['1234567', 'bad_request'],
     [`${newId<'turn'>()}00`, 'bad_request'],
     ['ffffffff', 'not_found'],
-  ])('%s is refused as %s', async (ref, code) => {
+  ])('is not found by the text %s: the error is %s', async (ref, code) => {
     await expect(findTreeRoot(world.pool, ref, { project })).rejects.toMatchObject({ code });
   });
 
-  test('is not found in another project or in none, and must be told apart from others', async () => {
+  test('is not found from another project, and needs a prefix that matches only one root', async () => {
     const root = await world.submit({ profile });
     await world.project('other');
     await expect(findTreeRoot(world.pool, root.turnId, { project: 'other' })).rejects.toMatchObject({

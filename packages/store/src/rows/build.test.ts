@@ -2,7 +2,7 @@ import { expect, it } from 'vitest';
 import { loadMigrations } from '../db/migrations.js';
 import { THIS_BUILD } from './build.js';
 
-it('this build is the one that knows the newest migration, and writes turns in no later format', async () => {
+it('this build has the number of the newest migration as its schema version, and a turn format that is not newer', async () => {
   expect(THIS_BUILD.schemaVersion).toBe((await loadMigrations()).length);
   expect(THIS_BUILD.turnFormat).toBeLessThanOrEqual(THIS_BUILD.schemaVersion);
 });

@@ -14,7 +14,7 @@ import {
   retryDeadLetters,
 } from './dead-letters.js';
 
-test('a list of dead letters is refused for a limit that is not a number of rows', async () => {
+test('a list of dead letters with a limit that is not a number of rows is refused', async () => {
   await using world = await World.open();
   for (const limit of [0, -1, 1.5, Number.NaN])
     await expect(listDeadLetters(world.pool, limit)).rejects.toMatchObject({
@@ -24,7 +24,7 @@ test('a list of dead letters is refused for a limit that is not a number of rows
   expect(await listDeadLetters(world.pool, 1)).toEqual([]);
 });
 
-test('the note of a turn that could not be run counts only for its step', async () => {
+test('the note about a turn that could not be run is valid only for its step', async () => {
   await using world = await World.open();
   const profile = await world.profile('writer');
   const holder = await world.worker();
@@ -77,7 +77,7 @@ test('the note of a job that held an event loop is kept for a day', async () => 
   expect(await findBlockedJob(world.pool, rowId)).toBeUndefined();
 });
 
-test('a turn that was given up is ended and not run, even if its worker has since committed a step', async () => {
+test('a turn that was set aside is ended and not run, even if its worker has since committed a step', async () => {
   await using world = await World.open();
   const holder = await world.worker();
   const turn = await world.running({ profile: await world.profile('writer'), holder });
@@ -95,7 +95,7 @@ test('a turn that was given up is ended and not run, even if its worker has sinc
   expect(await findFailedTurns(world.pool, { limit: 10 })).toMatchObject([{ turn_id: turn.turnId }]);
 });
 
-test('a row that was given up stays so, with its cause, whatever fails later', async () => {
+test('a row that was set aside stays so with its first cause, whatever fails later', async () => {
   await using world = await World.open();
   const holder = await world.worker();
   const turn = await world.running({ profile: await world.profile('writer'), holder });
@@ -117,7 +117,7 @@ test('a row that was given up stays so, with its cause, whatever fails later', a
   expect(await note('internal_error: poison')).toMatchObject({ isDead: false });
 });
 
-test('a note of an older build, which names no step, counts', async () => {
+test('a note of an older build, which names no step, is valid', async () => {
   await using world = await World.open();
   const turn = await world.submit({ profile: await world.profile('writer') });
   await world.rows(
@@ -128,7 +128,7 @@ test('a note of an older build, which names no step, counts', async () => {
   expect(await findFailedTurns(world.pool, { limit: 10 })).toMatchObject([{ turn_id: turn.turnId }]);
 });
 
-test('a note and a retry whose answer is lost are made once', async () => {
+test('a note and a retry whose answer is lost are recorded once', async () => {
   await using world = await World.open();
   const turn = await world.submit({ profile: await world.profile('writer') });
   await using proxy = await statementProxy(world.database.url);

@@ -22,7 +22,7 @@ const dump = async (): Promise<string> => {
   return JSON.stringify(tables);
 };
 
-describe('the database itself refuses', () => {
+describe('the database itself refuses the statement', () => {
   test.each([
     "update boxcar.cards set metadata = '{}'",
     "update boxcar.cards set content = '{}' where false",
@@ -51,7 +51,7 @@ describe('the database itself refuses', () => {
     expect(await dump()).toBe(before);
   });
 
-  test('and the store says `immutable`, with the cause', async () => {
+  test('and the store reports the refusal as `immutable`, with the cause', async () => {
     const error = await run(
       world.pool,
       statement('delete /* immutability.cards */ from boxcar.cards'),
@@ -64,7 +64,7 @@ describe('the database itself refuses', () => {
 });
 
 describe('a tape', () => {
-  test('begins with the anchor session/start of its project and its event', async () => {
+  test('begins with the anchor session/start of its project and the event of the anchor', async () => {
     const [anchor, event, ...rest] = await world.entries(turn);
     expect(rest).toEqual([]);
     expect(anchor).toMatchObject({
@@ -84,7 +84,7 @@ describe('a tape', () => {
     expect(box).toMatchObject({ head_position: 2, last_anchor_position: 1, view_position: 1 });
   });
 
-  test('may grow', async () => {
+  test('accepts new entries', async () => {
     await expect(
       world.pool.query('update boxcar.boxes set head_position = head_position + 1 where id = $1', [
         turn.tapeId,
@@ -92,7 +92,7 @@ describe('a tape', () => {
     ).resolves.toBeDefined();
   });
 
-  test('has no gap to fill and no position twice', async () => {
+  test('has no gap that could be filled, and no position twice', async () => {
     const insert = (position: number) =>
       world.pool.query(
         `insert into boxcar.tape_entries (box_id, position, kind, payload, author_id) values ($1, $2, 'event', '{}', 'me')`,

@@ -2,7 +2,7 @@ import { testDatabase } from '@boxcar/testkit';
 import { expect, test } from 'vitest';
 import { run, statement } from '../db/statement.js';
 
-test('text that no column can store is an error of the caller, plain or in JSON', async () => {
+test('text that no column can store is an error of the caller, as plain text and in JSON', async () => {
   await using database = await testDatabase({ empty: true });
   const fromJson = statement(
     "select /* unstorable-text.json */ item->>'a' as a from json_array_elements($1::json) item",

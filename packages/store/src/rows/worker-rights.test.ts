@@ -34,7 +34,7 @@ test('every table of the schema is in the list, or is an exception with a reason
   );
 });
 
-test('no table of the schema has a sequence, whose use would be a right of its own', async () => {
+test('no table of the schema has a sequence, which would need a right of its own', async () => {
   const { rows } = await database.pool.query(
     "select relname from pg_class where relnamespace = 'boxcar'::regnamespace and relkind = 'S'",
   );
@@ -55,7 +55,7 @@ const NOT_SENT = new Set([
 /** Table names, by their names in statements of the query builder. */
 const tableNames = new Map(Object.entries(tables).map(([name, table]) => [name, getTableName(table)]));
 
-test('the list has what the statements of the store change, and nothing more', () => {
+test('the list contains exactly the rights that the statements of the store need', () => {
   const changed = new Set<string>();
   const add = (text: string, right: string, pattern: RegExp): void => {
     for (const [, table] of text.matchAll(pattern)) changed.add(`${right} on ${table}`);
@@ -87,8 +87,8 @@ test('the list has what the statements of the store change, and nothing more', (
   expect(listed.sort()).toEqual([...changed].sort());
 });
 
-describe('granting', () => {
-  test('names what it grants, changes nothing the second time, and leaves nothing to ask for', async () => {
+describe('granting rights to a worker’s role', () => {
+  test('names the new rights, changes nothing the second time, and leaves no right missing', async () => {
     await using role = await testRole(database);
     const before = await missingOf(role);
     expect(before).toContain('usage on schema boxcar');
@@ -99,7 +99,7 @@ describe('granting', () => {
     expect(await missingOf(role)).toEqual([]);
   });
 
-  test('takes any name that a role can have', async () => {
+  test('accepts any valid name of a role', async () => {
     const name = `it's "a" role; drop table boxcar.turns -- ${database.name}`.slice(0, 63);
     await database.pool.query(`create role ${pg.escapeIdentifier(name)}`);
     try {
@@ -112,7 +112,7 @@ describe('granting', () => {
     }
   });
 
-  test('refuses a role that does not exist, and a name that only begins like one', async () => {
+  test('refuses a role that does not exist, and a name that only begins like a role', async () => {
     await using role = await testRole(database);
     for (const name of ['', 'public', 'nobody_here', role.name.toUpperCase()])
       await expect(grantWorkerRights(database.url, name)).rejects.toMatchObject({
@@ -121,7 +121,7 @@ describe('granting', () => {
       });
   });
 
-  test('is refused to a connection that may not grant, and changes nothing', async () => {
+  test('is refused for a connection that may not grant, and changes nothing', async () => {
     await using role = await testRole(database);
     await using other = await testRole(database);
     const before = await missingOf(role);

@@ -159,7 +159,7 @@ export async function grantWorkerRights(connectionString: string, role: string):
 
 const forbidden = (role: string, reason: string, cause?: unknown): KernelError =>
   new KernelError('database_forbidden', {
-    message: `Role '${role}' was not granted what a worker needs: ${reason}.`,
+    message: `Role '${role}' was not granted the rights that a worker needs: ${reason}.`,
     details: { role },
     cause,
   });

@@ -34,7 +34,7 @@ const VALUES: Readonly<Record<string, readonly [sql: string, read: unknown]>> = 
   'timestamp with time zone': ["'2026-01-01T00:00:00Z'::timestamptz", new Date('2026-01-01T00:00:00Z')],
 };
 
-it('the driver reads each type of the schema as the types of rows say', async () => {
+it('the driver reads each type of the schema as the row types declare', async () => {
   const types = Object.values(tables).flatMap((table) =>
     Object.values(getTableColumns(table)).map((column) => column.getSQLType()),
   );
@@ -46,7 +46,7 @@ it('the driver reads each type of the schema as the types of rows say', async ()
   expect(rows).toEqual([Object.fromEntries(Object.entries(VALUES).map(([type, [, read]]) => [type, read]))]);
 });
 
-it('a row has the columns that it names, by their names in the database', () => {
+it('a row has the columns that it names, under their names in the database', () => {
   type Turn = Row<'turns', 'run_id' | 'status' | 'ended_at', { turn_id: 'id'; worker: 'holder_id' }>;
   expectTypeOf<Turn['turn_id']>().toEqualTypeOf<TurnId>();
   expectTypeOf<Turn['run_id']>().toEqualTypeOf<RunId>();

@@ -95,11 +95,11 @@ async function existing(): Promise<string[]> {
   return rows.map((row) => row.line);
 }
 
-it('declares exactly the tables, columns, types, nullability, defaults and keys that the migrations make', async () => {
+it('the schema declares exactly the tables, columns, types, nullability, defaults and keys that the migrations create', async () => {
   expect(declared(Object.values(tables)).sort()).toEqual((await existing()).sort());
 });
 
-it('the comparison sees a drift on either side', async () => {
+it('the comparison reports a difference on either side', async () => {
   const boxcar = pgSchema('boxcar');
   const lines = new Set(await existing());
   const drifted = boxcar.table('projects', { id: text('id').primaryKey(), extra: integer('extra') });
@@ -120,7 +120,7 @@ type Shown<Row, Name extends TableName> = {
       : never]: Row[Column];
 };
 
-it('what the package exports of a row has the types of its columns', () => {
+it('the exported row types have the types of their columns', () => {
   expectTypeOf<Columns<'batches'>>().toExtend<Shown<BatchRow, 'batches'>>();
   expectTypeOf<Columns<'agents'>>().toExtend<Shown<ListedAgent, 'agents'>>();
   expectTypeOf<Columns<'boxes'>>().toExtend<Shown<ListedBox, 'boxes'>>();
@@ -170,7 +170,7 @@ it('what the package exports of a row has the types of its columns', () => {
   expectTypeOf<Columns<'batches'>>().not.toExtend<Shown<{ run_id: RunId }, 'batches'>>();
 });
 
-it('columns that refer to a card have an index: a purge of cards looks into each', async () => {
+it('columns that refer to a card have an index, since a purge of cards searches each of them', async () => {
   const { rows } = await database.pool.query(`
     select k.conrelid::regclass::text as table, k.conname as name from pg_constraint k
     where k.contype = 'f' and k.confrelid = 'boxcar.cards'::regclass

@@ -73,7 +73,7 @@ const writeTogether = (db: pg.Pool, items: readonly SubmissionItem[]) =>
   retryTransient(() => writeSubmissions(db, items));
 
 describe('a submission', () => {
-  test('writes all its rows, and a second one under its key none', async () => {
+  test('writes all its rows once, and nothing when its key is used again', async () => {
     const before = await counts();
     const first = everything();
     expect(await write(first, { operation: operation('key') })).toEqual({
@@ -107,7 +107,7 @@ describe('a submission', () => {
     });
   });
 
-  test('that fails in one row writes none', async () => {
+  test('writes nothing when one of its rows fails', async () => {
     const before = await counts();
     const broken = everything();
     broken.cards.push({ ...card(text('x')), type: '' });
@@ -115,7 +115,7 @@ describe('a submission', () => {
     expect(await counts()).toEqual(before);
   });
 
-  test('under a key in use waits: refused when the other commits', async () => {
+  test('under a key in use waits, and is refused when the other submission commits', async () => {
     await using other = await begin(world.pool);
     await write(emptySubmission(), { operation: operation('key') }, other);
     const before = await counts();
@@ -126,7 +126,7 @@ describe('a submission', () => {
     expect(await counts()).toEqual({ ...before, operations: 1 });
   });
 
-  test('under a key in use waits: accepted when the other rolls back', async () => {
+  test('under a key in use waits, and is accepted when the other submission rolls back', async () => {
     await using other = await begin(world.pool);
     await write(emptySubmission(), { operation: operation('key') }, other);
     const second = write(everything(), { operation: operation('key') });
@@ -135,7 +135,7 @@ describe('a submission', () => {
     expect(await second).toMatchObject({ outcome: 'accepted' });
   });
 
-  test('keeps content bytes, key order included', async () => {
+  test('keeps the exact bytes of a content, including the key order', async () => {
     const submission = emptySubmission();
     const odd = card({ kind: 'json', data: { z: 1, a: 'ä\u2028"\\', m: [1e21, 0.1] } });
     submission.cards.push(odd);
@@ -171,7 +171,7 @@ describe('submissions written together', () => {
     });
   });
 
-  test('are all undone by one that fails', async () => {
+  test('are all undone when one of them fails', async () => {
     const before = await counts();
     const [good, bad] = [item('a'), item('b')] as const;
     bad.item.submission.cards.push({ ...card(text('x')), type: '' });
@@ -181,7 +181,7 @@ describe('submissions written together', () => {
     expect(await counts()).toEqual(before);
   });
 
-  test('under the same keys in opposite order never wait in a circle, and each key is used once', async () => {
+  test('under the same keys in opposite order never wait in a circle, and use each key once', async () => {
     const watched = watchErrors(world.pool);
     for (let round = 0; round < 10; round++) {
       const keys = Array.from({ length: 20 }, (_none, index) => `${round}-${index}`);
@@ -202,7 +202,7 @@ describe('submissions written together', () => {
     expect(await world.count('turns')).toBe(200);
   });
 
-  test('share the window: not more than fit enter it', async () => {
+  test('share the window: no more turns enter than fit', async () => {
     await world.worker({ concurrency: 1 });
     const results = await writeSubmissions(
       world.pool,
@@ -217,7 +217,7 @@ describe('submissions written together', () => {
 });
 
 describe('the fence', () => {
-  test('lets only the holder of the calling turn write, at its epoch, while it runs', async () => {
+  test('lets only the holder of the calling turn write, at its epoch, while the turn runs', async () => {
     const holder = await world.worker();
     const stranger = await world.worker();
     const turn = await world.running({ profile, holder });
@@ -244,7 +244,7 @@ describe('the fence', () => {
     });
   });
 
-  test('waits for an end under way, and then refuses', async () => {
+  test('waits for an end in progress, and then refuses', async () => {
     const holder = await world.worker();
     const turn = await world.running({ profile, holder });
     const fence = { turnId: turn.turnId, epoch: 1, holderId: holder };
@@ -261,7 +261,7 @@ describe('the fence', () => {
   });
 });
 
-describe('a call that waits for what its turn submits', () => {
+describe('a call that waits for turns that its own turn submits', () => {
   const calling = async () => {
     const holder = await world.worker();
     const turn = await world.running({ profile, holder });
@@ -272,7 +272,7 @@ describe('a call that waits for what its turn submits', () => {
   const below = (parent: TestTurn, answers: ToolCallId): Submission =>
     world.draft({ profile, parent, answers }).submission;
 
-  test('gets its deadline and its batch by the same write', async () => {
+  test('gets its deadline and its batch in the same write', async () => {
     const { turn, toolCallId, fence } = await calling();
     const batchId = newId<'batch'>();
     const wait = { toolCallId, batchId, deadlineMs: 7_200_000 };
@@ -285,7 +285,7 @@ describe('a call that waits for what its turn submits', () => {
     ).toEqual([{ status: 'pending', batch_id: batchId, is_late: true }]);
   });
 
-  test('and has its answer by then undoes all of it', async () => {
+  test('undoes the whole submission when the call already has its answer', async () => {
     const { turn, toolCallId, fence } = await calling();
     const before = await counts();
     await using settling = await begin(world.pool);
@@ -302,7 +302,7 @@ describe('a call that waits for what its turn submits', () => {
     });
   });
 
-  test('finds its run full where others have filled it meanwhile', async () => {
+  test('is refused when other submissions have filled its run meanwhile', async () => {
     const { turn, toolCallId, fence } = await calling();
     const limited = { ...fence, maxRunTurns: 2 };
     await using other = await begin(world.pool);
@@ -320,7 +320,7 @@ describe('a call that waits for what its turn submits', () => {
   });
 });
 
-describe('the window', () => {
+describe('the window of a target', () => {
   const statuses = async (n: number, of = profile): Promise<string[]> => {
     const all: string[] = [];
     for (let i = 0; i < n; i++) all.push(await world.statusOf(await world.submit({ profile: of })));
@@ -328,7 +328,7 @@ describe('the window', () => {
   };
   const many = (status: string, n: number) => Array.from({ length: n }, () => status);
 
-  test('is shut while no worker lives: all turns stay queued', async () => {
+  test('is closed while no worker lives: all turns stay queued', async () => {
     expect(await statuses(3)).toEqual(many('queued', 3));
     await world.worker({ leaseMs: 0 });
     await world.worker({ targets: ['gpu'] });
@@ -336,7 +336,7 @@ describe('the window', () => {
     expect(await world.count('turns', 'epoch <> 0')).toBe(0);
   });
 
-  test('holds four times the concurrency of the living workers, and not one more', async () => {
+  test('holds four times the concurrency of the living workers, and not a turn more', async () => {
     await world.worker({ concurrency: 1 });
     await world.worker({ concurrency: 1 });
     expect(WINDOW_FACTOR).toBe(4);
@@ -346,7 +346,7 @@ describe('the window', () => {
     ).toBe(8);
   });
 
-  test('is filled by one large submission up to its edge', async () => {
+  test('is filled to its limit by one large submission', async () => {
     await world.worker({ concurrency: 1 });
     const submission = emptySubmission();
     for (let i = 0; i < 6; i++) {
@@ -361,28 +361,28 @@ describe('the window', () => {
     ]);
   });
 
-  test('is each target’s own', async () => {
+  test('is separate from the windows of other targets', async () => {
     const gpu = await world.profile('gpu', { workerTarget: 'gpu' });
     await world.worker({ concurrency: 1, targets: ['gpu', 'other'] });
     expect(await statuses(1)).toEqual(['queued']);
     expect(await statuses(5, gpu)).toEqual([...many('dispatched', 4), 'queued']);
   });
 
-  test('is not for turns that run or wait', async () => {
+  test('does not count turns that run or wait', async () => {
     const holder = await world.worker({ concurrency: 1 });
     for (let i = 0; i < 4; i++) await world.running({ profile, holder });
     expect(await statuses(4)).toEqual(many('dispatched', 4));
   });
 
-  test('lets nobody overtake what is queued', async () => {
+  test('lets no new turn overtake a queued turn', async () => {
     expect(await statuses(1)).toEqual(['queued']);
     await world.worker();
     expect(await statuses(1)).toEqual(['queued']);
   });
 });
 
-describe('an agent that works', () => {
-  test('gets its next turn queued', async () => {
+describe('an agent that has turns', () => {
+  test('gets its next turn queued while a turn is under way', async () => {
     const holder = await world.worker();
     const first = await world.running({ profile, holder });
     const second = await world.submit({ profile, reuse: first });
@@ -390,7 +390,7 @@ describe('an agent that works', () => {
     await commitSteps(world.pool, [await world.commit(first, { end: 'success' })]);
   });
 
-  test('that is free gets it at once, on the tape it has', async () => {
+  test('gets its next turn at once when it is free, on its existing tape', async () => {
     const holder = await world.worker();
     const first = await world.running({ profile, holder });
     await commitSteps(world.pool, [await world.commit(first, { end: 'success' })]);
@@ -399,7 +399,7 @@ describe('an agent that works', () => {
     expect(second.tapeId).toBe(first.tapeId);
   });
 
-  test('never has two turns in hand, also when one submission brings both', async () => {
+  test('never has two turns under way, also when one submission brings both', async () => {
     const holder = await world.worker();
     const first = await world.running({ profile, holder });
     await commitSteps(world.pool, [await world.commit(first, { end: 'success' })]);
@@ -420,7 +420,7 @@ describe('an agent that works', () => {
     });
   });
 
-  test('may be written about while a submission holds its lock', async () => {
+  test('can get a grant from the end of its child while a submission holds its lock', async () => {
     const holder = await world.worker();
     const parent = await world.running({ profile, holder });
     const child = await world.running({ profile, holder, parent });
@@ -457,7 +457,7 @@ describe('grants', () => {
     )[0];
   const future = '2999-01-01T00:00:00.000Z';
 
-  test('by who holds the box replace what was granted before', async () => {
+  test('by the owner of the box replace earlier grants', async () => {
     const { tapeId } = await world.submit({ profile });
     const reader = (await world.submit({ profile })).agentId;
     await grant(tapeId, reader);
@@ -465,7 +465,7 @@ describe('grants', () => {
     expect(await held(tapeId, reader)).toMatchObject({ upto_position: 1, expires_at: new Date(future) });
   });
 
-  test('by others widen only, unless what was granted is over', async () => {
+  test('by other agents only widen a grant, unless the grant has ended', async () => {
     const { tapeId } = await world.submit({ profile });
     const reader = (await world.submit({ profile })).agentId;
     const giver = (await world.submit({ profile })).agentId;
@@ -484,7 +484,7 @@ describe('grants', () => {
     expect(await held(tapeId, reader)).toMatchObject({ upto_position: 2, expires_at: null });
   });
 
-  test('of one submission may repeat each other: the last one counts', async () => {
+  test('in one submission may repeat each other: the last one is used', async () => {
     const { tapeId } = await world.submit({ profile });
     const reader = (await world.submit({ profile })).agentId;
     const submission = emptySubmission();

@@ -27,7 +27,7 @@ async function resetFork(parentBoxId: BoxId): Promise<ForkRow> {
   return fork;
 }
 
-test('a merge that waits until its parent has become the tape of an agent looks again, to wait for that agent’s turns', async () => {
+test('a merge that waited while its parent became the tape of an agent checks again, and waits for that agent’s turns', async () => {
   const { tapeId, agentId } = await world.submit({ profile: await world.profile('writer') });
   await world.rows(
     "update boxcar.turns set status = 'canceled', ended_at = now(), deliverable_card_id = (select bootstrap_card_id from boxcar.projects limit 1) where agent_id = $1",

@@ -54,7 +54,7 @@ async function workedOn(): Promise<{ turn: TestTurn; call: number; anchor: numbe
   return { turn, call: row.at, anchor, head };
 }
 
-test('a place on a fork is that of the flat tape, and what is read from there is the same', async () => {
+test('a place on a fork is the place on the flat tape, and reading from it gives the same entries', async () => {
   const { turn, head } = await workedOn();
   const [, , fork] = await forkChain(world.pool, turn.tapeId, [
     { at: 0, upto: 4, noise: 1 },
@@ -78,7 +78,7 @@ test('a place on a fork is that of the flat tape, and what is read from there is
   }
 });
 
-test('a call goes along with its result or not at all, wherever a head or an anchor has parted them', async () => {
+test('a call is included with its result or left out, wherever a head or an anchor separates them', async () => {
   const { turn, call, anchor, head } = await workedOn();
   const open = async (from: number, to: number) =>
     (await slice(turn.tapeId, from, to)).filter(({ is_open }) => is_open).map(({ kind }) => kind);
@@ -87,7 +87,7 @@ test('a call goes along with its result or not at all, wherever a head or an anc
   expect(await open(1, head)).toEqual([]);
 });
 
-test('a head between the results of a step leaves out the calls that have none there', async () => {
+test('a head between the results of a step leaves out the calls that have no result before the head', async () => {
   const turn = await world.submit({ profile: await world.profile(`p-${newId()}`) });
   await world.claim(turn, holder);
   const calls = await world.call(turn, 3);
@@ -105,7 +105,7 @@ test('a head between the results of a step leaves out the calls that have none t
   }
 });
 
-test('a view that still shows what stands before its anchor is read from there, whether the anchor is the last or not', async () => {
+test('a view that still shows entries before its anchor is read from those entries, whether the anchor is the last or not', async () => {
   const { turn, call, anchor, head } = await workedOn();
   // The step whose calls were open when the anchor was written; the next anchor ends this.
   expect(await place(turn.tapeId)).toMatchObject({ start_position: head - 1, from_position: head - 1 });
@@ -143,7 +143,7 @@ test('a view that still shows what stands before its anchor is read from there, 
   expect(anchor).toBeGreaterThan(call);
 });
 
-test('the context of who was at work when the anchor was written is told; of who began later or elsewhere it is not', async () => {
+test('the context of a turn that was under way when the anchor was written is reported; the context of a later or foreign turn is not', async () => {
   const { turn, anchor, head } = await workedOn();
   const [first] = await slice(turn.tapeId, anchor, head);
   expect(first?.early_context_box_id).toBe(turn.contextBoxId);
@@ -161,7 +161,7 @@ test('the context of who was at work when the anchor was written is told; of who
   expect((await slice(tapeId, at, at + 1))[0]?.early_context_box_id).toBeNull();
 });
 
-test('a forked session is handed over from where its view begins, until it writes an anchor of its own', async () => {
+test('a forked session is handed over from the beginning of its view, until it writes an anchor of its own', async () => {
   const { turn, head, anchor } = await workedOn();
   await world.rows('update boxcar.boxes set view_anchor_position = $2 where id = $1', [turn.tapeId, anchor]);
   expect(await place(turn.tapeId)).toMatchObject({ position: head, start_position: anchor });

@@ -123,36 +123,39 @@ describe('a page of a tape', () => {
     ['kinds', { kinds: ['event', 'anchor'] }],
     ['some kinds, the newest first', { kinds: ['event'], edge: 'newest', limit: 40 }],
     ['dates', { since: '2000-01-01T00:00:00Z' }],
-    ['what is readable', { upto: 60 }, (position) => position <= 60],
+    ['readable entries only', { upto: 60 }, (position) => position <= 60],
   ];
 
-  test.each(RANGES)('holds so many bytes, or one entry: %s', async (_what, { upto, ...range }, isWanted) => {
-    for (const boxId of [flat, fork]) {
-      const within = upto === undefined ? null : { agentId: await readerOf(boxId, upto), boxId };
-      const pages = await pagesOf(readEntries(world.pool, boxId, { from: 1, to: HEAD, ...range, within }));
-      const positions = pages.flat().map(({ position }) => position);
-      const isKind = (position: number): boolean =>
-        range.kinds === undefined ||
-        range.kinds.includes(position === 1 ? 'anchor' : (ENTRIES[position - 3]?.kind ?? 'event'));
-      const all = Array.from({ length: HEAD }, (_, index) => index + 1).filter(
-        (position) => isKind(position) && (isWanted === undefined || isWanted(position)),
-      );
-      const ordered = range.edge === 'newest' ? all.toReversed().slice(0, range.limit ?? undefined) : all;
-      expect(positions).toEqual(ordered);
-      for (const page of pages) {
-        const bytes = page.reduce((sum, row) => sum + sizeOf(row), 0);
-        // Brackets and quotes are counted here, but not by the reader.
-        if (page.length > 1) expect(bytes).toBeLessThanOrEqual(PAGE_BYTES + 20 * page.length);
-        expect(page.length).toBeGreaterThan(0);
+  test.each(RANGES)(
+    'has a limited number of bytes, or one entry: %s',
+    async (_what, { upto, ...range }, isWanted) => {
+      for (const boxId of [flat, fork]) {
+        const within = upto === undefined ? null : { agentId: await readerOf(boxId, upto), boxId };
+        const pages = await pagesOf(readEntries(world.pool, boxId, { from: 1, to: HEAD, ...range, within }));
+        const positions = pages.flat().map(({ position }) => position);
+        const isKind = (position: number): boolean =>
+          range.kinds === undefined ||
+          range.kinds.includes(position === 1 ? 'anchor' : (ENTRIES[position - 3]?.kind ?? 'event'));
+        const all = Array.from({ length: HEAD }, (_, index) => index + 1).filter(
+          (position) => isKind(position) && (isWanted === undefined || isWanted(position)),
+        );
+        const ordered = range.edge === 'newest' ? all.toReversed().slice(0, range.limit ?? undefined) : all;
+        expect(positions).toEqual(ordered);
+        for (const page of pages) {
+          const bytes = page.reduce((sum, row) => sum + sizeOf(row), 0);
+          // Brackets and quotes are counted here, but not by the reader.
+          if (page.length > 1) expect(bytes).toBeLessThanOrEqual(PAGE_BYTES + 20 * page.length);
+          expect(page.length).toBeGreaterThan(0);
+        }
+        // Two adjacent pages would not fit into one page, or the limit of a list of 500 is between them.
+        expect(pages.length).toBeLessThanOrEqual(
+          (2 * pages.flat().reduce((sum, row) => sum + sizeOf(row), 0)) / PAGE_BYTES + 4,
+        );
       }
-      // Two adjacent pages would not fit into one page, or the limit of a list of 500 is between them.
-      expect(pages.length).toBeLessThanOrEqual(
-        (2 * pages.flat().reduce((sum, row) => sum + sizeOf(row), 0)) / PAGE_BYTES + 4,
-      );
-    }
-  });
+    },
+  );
 
-  test('says what is said where entries are read one by one', async () => {
+  test('gives the same entries as a reader that reads them one by one', async () => {
     const pages = await pagesOf(readEntries(world.pool, flat, { from: 1, to: HEAD }));
     const some = [1, 2, 35, 36, 40, 80, 85, HEAD - 601, HEAD - 600, HEAD];
     const rows = pages.flat().filter(({ position }) => some.includes(position));
@@ -167,7 +170,7 @@ describe('a page of a tape', () => {
     });
   });
 
-  test('is read without what is left out of it', async () => {
+  test('is read without the entries that it leaves out', async () => {
     const boxId = newId<'box'>();
     await createTape(world.pool, { ...operator, boxId, name: 'large' });
     const large = Array.from({ length: 60 }, (_, n) =>
@@ -213,7 +216,7 @@ describe('a page of a box report', () => {
   }
 
   test.each([true, false])(
-    'has 1 MiB of contents or one entry, contents asked for: %s',
+    'has 1 MiB of contents or one entry, also when contents are requested: %s',
     async (withContents) => {
       for (const boxId of [flat, fork]) {
         const reports = await reportsOf(boxId, withContents);

@@ -74,7 +74,7 @@ const tapeOf = async (turn: TestTurn): Promise<{ view: number; anchor: number; h
 };
 
 describe('an anchor', () => {
-  test('written while calls are open leaves their step in the view; one written after their results does not', async () => {
+  test('that is written while calls are open leaves their step in the view; an anchor after their results does not', async () => {
     const turn = await world.running({ profile, holder });
     const start = (await tapeOf(turn)).head;
     const [call] = await world.call(turn, 1);
@@ -90,7 +90,7 @@ describe('an anchor', () => {
     expect(view).toMatchObject({ lastAnchorPosition: last, entries: { length: 1 } });
   });
 
-  test('that waited for the commit of a step sees the calls which that has opened', async () => {
+  test('that waited for the commit of a step sees the calls that the step has opened', async () => {
     const turn = await world.running({ profile, holder });
     const before = await tapeOf(turn);
     const held = holdCommits(world.pool);
@@ -110,7 +110,7 @@ describe('an anchor', () => {
     expect(position).toBe(before.head + 3);
   });
 
-  test('ends the time in which views of a fork begin with another', async () => {
+  test('on a fork ends the time in which the views of the fork begin with an earlier anchor', async () => {
     const turn = await world.running({ profile, holder });
     await world.rows('update boxcar.boxes set view_anchor_position = 1 where id = $1', [turn.tapeId]);
     await append(turn.tapeId, [message()]);
@@ -130,7 +130,7 @@ describe('an anchor', () => {
     ).toEqual({ at: null, n: 2 });
   });
 
-  test('is not the first of a view that begins with another, and stands in it', async () => {
+  test('in a view that begins with an earlier anchor is shown at its own place', async () => {
     const turn = await world.running({ profile, holder });
     const first = await append(turn.tapeId, [anchor('from'), message('since'), anchor('intention')]);
     await world.rows('update boxcar.boxes set view_anchor_position = $2, view_position = $2 where id = $1', [
@@ -144,7 +144,7 @@ describe('an anchor', () => {
 });
 
 describe('an append', () => {
-  test('locks the row of its tape alone', async () => {
+  test('locks only the row of its tape', async () => {
     const turn = await world.running({ profile, holder });
     await using elsewhere = await begin(world.pool);
     await elsewhere.query('select from boxcar.turns for update');
@@ -152,7 +152,7 @@ describe('an append', () => {
     await append(turn.tapeId, [message(), anchor()]);
   });
 
-  test('to a fork that is closed, an archived tape or one of another project leaves nothing', async () => {
+  test('to a closed fork, an archived tape or a tape of another project leaves no change', async () => {
     const turn = await world.running({ profile, holder });
     const [, open] = await forkChain(world.pool, turn.tapeId, [
       { at: 0, upto: 2, noise: 1 },
@@ -214,21 +214,24 @@ describe('the right to append', () => {
     return { turn, guest };
   };
 
-  test.each(CASES)('that was taken back while %s waited for the tape counts no more', async (_what, each) => {
-    const { turn, guest } = await shared();
-    expect((await write(turn.tapeId, each, guest)).outcome).toBe('appended');
-    const { head } = await tapeOf(turn);
-    await using elsewhere = await begin(world.pool);
-    await elsewhere.query('select from boxcar.boxes where id = $1 for no key update', [turn.tapeId]);
-    const late = write(turn.tapeId, each, guest);
-    await waitUntilBlocked(world.pool, { by: elsewhere.pid });
-    await world.rows('delete from boxcar.grants where box_id = $1 and agent_id = $2', [turn.tapeId, guest]);
-    await elsewhere.query('commit');
-    expect(await late).toEqual({ outcome: 'forbidden' });
-    expect(await tapeOf(turn)).toMatchObject({ head });
-  });
+  test.each(CASES)(
+    'is no longer valid when it was taken back while %s waited for the tape',
+    async (_what, each) => {
+      const { turn, guest } = await shared();
+      expect((await write(turn.tapeId, each, guest)).outcome).toBe('appended');
+      const { head } = await tapeOf(turn);
+      await using elsewhere = await begin(world.pool);
+      await elsewhere.query('select from boxcar.boxes where id = $1 for no key update', [turn.tapeId]);
+      const late = write(turn.tapeId, each, guest);
+      await waitUntilBlocked(world.pool, { by: elsewhere.pid });
+      await world.rows('delete from boxcar.grants where box_id = $1 and agent_id = $2', [turn.tapeId, guest]);
+      await elsewhere.query('commit');
+      expect(await late).toEqual({ outcome: 'forbidden' });
+      expect(await tapeOf(turn)).toMatchObject({ head });
+    },
+  );
 
-  test('that was taken back while a merge waited for the tape counts no more', async () => {
+  test('is no longer valid when it was taken back while a merge waited for the tape', async () => {
     const { turn, guest } = await shared();
     const boxId = newId<'box'>();
     const fork = { boxId, projectId: DEFAULT_PROJECT, parentBoxId: turn.tapeId, openedBy: guest, upto: null };
@@ -244,7 +247,7 @@ describe('the right to append', () => {
     expect(await late).toMatchObject({ outcome: 'forbidden' });
   });
 
-  test.each(CASES)('that was given while %s waited for the tape counts', async (_what, each) => {
+  test.each(CASES)('is valid when it was given while %s waited for the tape', async (_what, each) => {
     const { turn, guest } = await shared();
     await world.rows('delete from boxcar.grants where box_id = $1', [turn.tapeId]);
     await using elsewhere = await begin(world.pool);
@@ -260,7 +263,7 @@ describe('the right to append', () => {
   });
 
   test.each(CASES)(
-    'of an owner counts no more when the tape was handed over while %s waited for it',
+    'of an owner is no longer valid when the tape was handed over while %s waited for the tape',
     async (_what, each) => {
       const { turn, guest } = await shared();
       await using elsewhere = await begin(world.pool);
@@ -279,8 +282,8 @@ describe('the right to append', () => {
   );
 });
 
-describe('an append of a card that exists', () => {
-  test('keeps that card, and is refused when it is gone', async () => {
+describe('an append of an existing card', () => {
+  test('keeps that card, and is refused when the card was removed', async () => {
     const turn = await world.submit({ profile });
     const [row] = await world.rows<{ id: CardId }>(
       'select card_ids[1] as id from boxcar.boxes where id = $1',
@@ -299,7 +302,7 @@ describe('an append of a card that exists', () => {
 });
 
 describe('a reset', () => {
-  test('that is asked for again under the same new box is the same reset', async () => {
+  test('that is requested again with the same new box is the same reset', async () => {
     const boxId = newId<'box'>();
     await createTape(world.pool, { ...operator, boxId, name: 'again' });
     const request = {
@@ -321,7 +324,7 @@ describe('a reset', () => {
   });
 });
 
-describe('of a long tape', () => {
+describe('on a long tape', () => {
   const N = 100_000;
   /** Anchors are frequent, and half of them have the same name: look-ups must not read all of them. */
   const EACH = 500;
@@ -410,7 +413,11 @@ describe('of a long tape', () => {
   const since = '2026-01-01T00:00:00Z';
   const CASES: [string, number, (pool: pg.Pool, boxId: BoxId) => Promise<unknown>, number?][] = [
     ['after an anchor near the head', 100, (pool, id) => loadEntries(pool, id, { from: N - 99, to: N })],
-    ['the oldest of a long slice', 10, (pool, id) => loadEntries(pool, id, { from: 4, to: N, limit: 10 })],
+    [
+      'the oldest part of a long slice',
+      10,
+      (pool, id) => loadEntries(pool, id, { from: 4, to: N, limit: 10 }),
+    ],
     [
       'of a rare kind',
       3,
@@ -469,7 +476,7 @@ describe('of a long tape', () => {
     ],
     // Searches the entries near the head for a turn.
     [
-      'what it says of itself',
+      'the name of the tape',
       1,
       (pool, id) => loadTapeFacts(pool, id, { anchor: N, head: N, within: null }),
       200,
@@ -487,7 +494,7 @@ describe('of a long tape', () => {
       30,
     ],
     [
-      'what is handed over',
+      'a handed-over part',
       100,
       (pool, id) =>
         loadTapeSlice(pool, { anchor: 1, from: N - 99, to: N }, { box_id: id, readable: '{[1,)}' }),
@@ -495,7 +502,7 @@ describe('of a long tape', () => {
     ['the tape itself', 1, (pool, id) => findTape(pool, { kind: 'box', boxId: id }, operator)],
   ];
 
-  test.each(CASES)('%s is read without the rest', async (_what, expected, ask, more = 0) => {
+  test.each(CASES)('%s is read without the other entries', async (_what, expected, ask, more = 0) => {
     for (const boxId of [flat, fork]) {
       const { rows, read } = await readBy((pool) => ask(pool, boxId));
       expect(rows).toBe(expected);
@@ -504,7 +511,7 @@ describe('of a long tape', () => {
     }
   });
 
-  test('a fork of it costs what one of ten entries costs', async () => {
+  test('a fork costs the same as a fork of ten entries', async () => {
     const short = newId<'box'>();
     await createTape(world.pool, { ...operator, boxId: short, name: 'short' });
     await append(
@@ -533,7 +540,7 @@ describe('of a long tape', () => {
 
   const nodesOf = (node: Node): readonly Node[] => [node, ...(node.Plans ?? []).flatMap(nodesOf)];
 
-  test('without a line, a range is one look-up by the primary key', async () => {
+  test('a range of a tape without ancestors is one search by the primary key', async () => {
     const { prepared, values } = entriesStatement({ from: N - 9, to: N });
     const run = nodesOf(await planOf({ text: prepared.text, values: [flat, ...values] })).filter(
       (node) => node['Relation Name'] === 'tape_entries' && node['Actual Loops'] > 0,

@@ -82,7 +82,7 @@ const look = async (id: BatchId) => {
 };
 
 describe('the ends of members', () => {
-  test('lower their batches, and the last one makes them due', async () => {
+  test('count down their batches, and the last end makes a batch due', async () => {
     const [a, b, c] = (await children(3)) as [TestTurn, TestTurn, TestTurn];
     const all = await joined([a, b, c]);
     const two = await joined([a, b]);
@@ -93,7 +93,7 @@ describe('the ends of members', () => {
     expect(await look(all)).toMatchObject({ remaining: 0, succeeded: 1, failed: 1, isDue: true });
   });
 
-  test('of one commit lower a batch once, by all of them', async () => {
+  test('in one commit count down a batch once, by their number', async () => {
     const turns = await children(5);
     const id = await joined(turns);
     const commits = await Promise.all(turns.map((turn) => world.commit(turn, { end: 'success' })));
@@ -101,7 +101,7 @@ describe('the ends of members', () => {
     expect(await look(id)).toMatchObject({ remaining: 0, succeeded: 5 });
   });
 
-  test('make it due early for enough successes, or for a failure', async () => {
+  test('make a batch due early after enough successes, or after a failure', async () => {
     const turns = (await children(4)) as [TestTurn, TestTurn, TestTurn, TestTurn];
     const enough = await joined(turns, { minSuccess: 2 });
     const fast = await joined(turns, { failFast: true });
@@ -116,7 +116,7 @@ describe('the ends of members', () => {
     expect((await end(turns[3], 'canceled')).dueBatchIds.toSorted()).toEqual([enough, fast].toSorted());
   });
 
-  test('that are fenced count for nothing', async () => {
+  test('that are fenced are not counted', async () => {
     const [turn] = (await children(1)) as [TestTurn];
     const id = await joined([turn]);
     const stale = await world.commit(turn, { end: 'success', epoch: 7 });
@@ -164,7 +164,7 @@ describe('at the same moment', () => {
     expect(await look(id)).toMatchObject({ remaining: 0, succeeded: 2 });
   });
 
-  test('an end and a collect never miss each other: the end comes first', async () => {
+  test('an end and a collect always see each other: the end is first', async () => {
     const [turn] = (await children(1)) as [TestTurn];
     const held = holdCommits(world.pool);
     const ending = end(turn, 'success', held.pool);
@@ -176,7 +176,7 @@ describe('at the same moment', () => {
     expect(await look(await joining)).toMatchObject({ remaining: 0, succeeded: 1, isDue: true });
   });
 
-  test('an end and a collect never miss each other: the collect comes first', async () => {
+  test('an end and a collect always see each other: the collect is first', async () => {
     const [turn] = (await children(1)) as [TestTurn];
     const batch = newBatch([turn]);
     await using joining = await begin(world.pool);
@@ -190,7 +190,7 @@ describe('at the same moment', () => {
     expect(await look(batch.id)).toMatchObject({ remaining: 0, succeeded: 1 });
   });
 
-  test('an end of a turn without a parent, which needs no transaction, sees a collect that it waited for', async () => {
+  test('an end of a turn without a parent, which needs no transaction, sees a collect for which it waited', async () => {
     const turn = await world.running({ profile, holder });
     const batch = newBatch([turn]);
     await using joining = await begin(world.pool);
@@ -220,7 +220,7 @@ describe('at the same moment', () => {
     expect(results.flatMap((result) => result.dueBatchIds).toSorted()).toEqual(batches.toSorted());
   });
 
-  test('who ends a batch decides under its lock: a member’s end under way is seen or comes later', async () => {
+  test('the end of a batch is decided under its lock: a member’s end in progress is seen or is later', async () => {
     const [a] = (await children(1)) as [TestTurn];
     const id = await joined([a]);
     const held = holdCommits(world.pool);
@@ -249,7 +249,7 @@ describe('a call that waits for a batch', () => {
   const later = (seconds: number) => ({ now: new Date(Date.now() + seconds * 1_000) });
   const limit = 100;
 
-  test('is never overdue itself: its batch is', async () => {
+  test('is never overdue itself: the deadline belongs to its batch', async () => {
     const { id } = await waiting(await children(1));
     expect(await findOverdueCalls(world.pool, { ...later(1_000), limit })).toEqual([]);
     expect(await findDueBatches(world.pool, { ...later(800), limit })).toEqual([]);
@@ -260,7 +260,7 @@ describe('a call that waits for a batch', () => {
     });
   });
 
-  test('closes it when its turn is ended; what nobody waits for goes on', async () => {
+  test('closes the batch when its turn ends; turns that are not awaited continue', async () => {
     const turns = await children(2);
     const { id } = await waiting(turns);
     const other = await joined(turns, { turnId: parent.turnId });
@@ -274,7 +274,7 @@ describe('a call that waits for a batch', () => {
   });
 });
 
-test('of what members delivered no more is read than an answer shows, and what is small is read whole', async () => {
+test('no more of the members’ deliverables is read than an answer shows, and small deliverables are read whole', async () => {
   const [small, large] = await children(2);
   if (small === undefined || large === undefined) throw new Error('no children');
   await commitSteps(world.pool, [

@@ -62,7 +62,7 @@ afterAll(async () => {
 
 const readsOf = (work: () => Promise<unknown>): Promise<number> => countReads(pool, work);
 
-test('a turn whose last result comes in goes on without a look at the others', async () => {
+test('a turn whose last result arrives continues without reading the other turns', async () => {
   const turn = await world.running({ profile, holder });
   const [call] = await world.call(turn, 1);
   if (call === undefined) throw new Error('no call');
@@ -73,7 +73,7 @@ test('a turn whose last result comes in goes on without a look at the others', a
   expect(await readsOf(() => advanceTurns(pool, [advance]))).toBeLessThan(LITTLE);
 });
 
-test('the results of thousands of calls take no longer each than those of a few', async () => {
+test('each result of thousands of calls takes no longer than a result of a few calls', async () => {
   const n = 3_000;
   // On this connection: the reads of another connection are counted later, perhaps in the middle of a later test.
   const { rows: calls } = await pool.query<{ id: ToolCallId; turn_id: TurnId }>(
@@ -92,13 +92,13 @@ test('the results of thousands of calls take no longer each than those of a few'
   expect(reads).toBeLessThan(n * 20);
 });
 
-test('whether turns of a target are queued is not looked for among those of another', async () => {
+test('the search for queued turns of a target does not read turns of other targets', async () => {
   expect(await readsOf(() => promote(pool, 'other'))).toBeLessThan(LITTLE);
   const { submission } = world.draft({ profile });
   expect(await readsOf(() => writeSubmission(pool, submission))).toBeLessThan(LITTLE);
 });
 
-test('a sweep that finds nothing due reads little, and looks at waiting jobs a part at a time', async () => {
+test('a sweep that finds nothing due reads little, and checks waiting jobs in parts', async () => {
   expect(await readsOf(() => probe(pool, { lostRingMs: 2_000 }))).toBeLessThan(LITTLE);
   await world.rows(
     `update boxcar.turns set status = 'canceled', ended_at = now() - interval '1 minute', deliverable_card_id = $1 where id = ${id(1, String(N))}`,

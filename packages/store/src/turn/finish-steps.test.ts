@@ -39,7 +39,7 @@ const stateOf = async (turn: TestTurn) => ({
 });
 
 describe('the results of whole steps', () => {
-  test('go to their tapes in call order and open the next steps, in one statement', async () => {
+  test('are appended in call order and open the next steps, in one statement', async () => {
     const [one, two] = [await calling(1), await calling(3)];
     const before = (await world.entries(two.turn)).length;
     const finished = await finishSteps(world.pool, [
@@ -63,7 +63,7 @@ describe('the results of whole steps', () => {
   test.each<[string, Partial<Advance>]>([
     ['of another epoch', { epoch: 2 }],
     ['of another holder', { holderId: newId<'worker'>() }],
-  ])('%s change nothing, and others of the batch are not kept from it', async (_name, change) => {
+  ])('%s change nothing, and do not affect others of the batch', async (_name, change) => {
     const [stale, good] = [await calling(2), await calling(1)];
     const before = await stateOf(stale.turn);
     const finished = await finishSteps(world.pool, [
@@ -74,7 +74,7 @@ describe('the results of whole steps', () => {
     expect(await stateOf(stale.turn)).toEqual(before);
   });
 
-  test('of which someone else has recorded one change nothing: the long way sorts it out', async () => {
+  test('change nothing when another process has recorded one of them: the slower statement handles such steps', async () => {
     const { turn, calls } = await calling(2);
     await recordResults(world.pool, [world.result(turn, calls[0] as ToolCallId, 'from outside')]);
     const before = await stateOf(turn);
@@ -82,7 +82,7 @@ describe('the results of whole steps', () => {
     expect(await stateOf(turn)).toEqual(before);
   });
 
-  test('wait for a result that is just being recorded, and then change nothing', async () => {
+  test('wait for a result that is being recorded, and then change nothing', async () => {
     const { turn, calls } = await calling(2);
     await using other = await begin(world.pool);
     await settleCalls(other, [world.result(turn, calls[1] as ToolCallId, 'from outside')]);
@@ -94,7 +94,7 @@ describe('the results of whole steps', () => {
     expect(await world.count('cards', `type = 'tool.result'`)).toBe(1);
   });
 
-  test('that come twice count once', async () => {
+  test('that arrive twice count once', async () => {
     const { turn, calls } = await calling(1);
     expect((await finishSteps(world.pool, [finish(turn, calls)])).size).toBe(1);
     const after = await stateOf(turn);

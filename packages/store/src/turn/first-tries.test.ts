@@ -102,7 +102,7 @@ const plainAdvance = ({ outcomes, rings }: AdvancedTurns) => ({
 });
 
 describe('a commit whose answer was lost', () => {
-  test('of steps with and without calls has been made, once', async () => {
+  test('of steps with and without calls was made, and is made once', async () => {
     await cutAfterEach(async () => {
       const turns = [await running(), await running()] as const;
       const commits = [
@@ -113,7 +113,7 @@ describe('a commit whose answer was lost', () => {
     });
   });
 
-  test('of ends, one of which resumes its parent, gives the ring of the parent', async () => {
+  test('of ends, of which one resumes its parent, returns the parent’s ring', async () => {
     await cutAfterEach(async () => {
       const parent = await running();
       const [call] = (await world.call(parent, 1)) as [ToolCallId];
@@ -129,7 +129,7 @@ describe('a commit whose answer was lost', () => {
     });
   });
 
-  test('of an end with results of its own calls', async () => {
+  test('of an end with results of its own calls was made, and is made once', async () => {
     await cutAfterEach(async () => {
       const turn = await running();
       const [call] = (await world.call(turn, 1)) as [ToolCallId];
@@ -153,7 +153,7 @@ describe('a commit whose answer was lost', () => {
     });
   });
 
-  test('is reported as fenced when its turn has since been taken over: its worker stops', async () => {
+  test('is reported as fenced when another worker has since taken the turn: its worker stops', async () => {
     const turn = await running();
     const commit = await world.commit(turn, { calls: [newId<'tool_call'>()] });
     await commitSteps(world.pool, [commit]);
@@ -184,7 +184,7 @@ describe('a commit whose answer was lost', () => {
     expect(outcomes).toEqual([{ outcome: 'left' }, { outcome: 'committed', basePosition: null }]);
   });
 
-  test('is found by a larger batch than the batch that made it', async () => {
+  test('is found by a larger batch than the original batch', async () => {
     const turns = [await running(), await running(), await running()] as const;
     const commits = await Promise.all(turns.map((turn) => world.commit(turn)));
     await commitSteps(world.pool, commits.slice(0, 2));
@@ -206,7 +206,7 @@ describe('results whose answer was lost', () => {
     results: calls.map((call, index) => world.result(turn, call, `result ${index + 1}`)),
   });
 
-  test('of whole steps have opened the next ones, once', async () => {
+  test('of whole steps have opened the next steps once', async () => {
     await cutAfterEach(async () => {
       const { turn, calls } = await calling(2);
       const step = advance(turn, calls);
@@ -232,7 +232,7 @@ describe('results whose answer was lost', () => {
     });
   });
 
-  test('from outside were the first, and resume their turn', async () => {
+  test('from outside were the first results, and resume their turn', async () => {
     await cutAfterEach(async () => {
       const { turn, calls } = await calling(2);
       await advanceTurns(world.pool, [advance(turn, calls.slice(0, 1))]);
@@ -250,7 +250,7 @@ describe('a claim whose answer was lost', () => {
   const ring = ({ turnId }: TestTurn, epoch = 1) => ({ turnId, epoch });
   const dispatched = (): Promise<TestTurn> => world.submit({ profile });
 
-  test('has won, and returns the turn as the first try would have', async () => {
+  test('has won, and returns the turn as the first try did', async () => {
     await cutAfterEach(async () => {
       const turns = [await dispatched(), await dispatched(), await running()] as const;
       const act = async () => {
@@ -308,7 +308,7 @@ describe('a wait whose answer was lost', () => {
     });
   });
 
-  test('for room at a provider is over since: its old holder is not admitted, and the next holder is', async () => {
+  test('for room at a provider that has since ended admits the next holder, and not the old one', async () => {
     await setProviderLimits(world.pool, 'one', { maxConcurrent: 1 });
     const [first, second] = [await running(), await running()] as const;
     const callerOf = (turn: TestTurn, options: Partial<Caller> = {}): Caller => ({
@@ -337,7 +337,7 @@ describe('a wait whose answer was lost', () => {
   });
 });
 
-test('a top-up whose answer was lost reserves once, and ends with the time of its account', async () => {
+test('a top-up whose answer was lost reserves once, and ends at the deadline of its account', async () => {
   const limits = { tokens: 100_000, seconds: 60 };
   const held = async (): Promise<TestTurn> => {
     const turn = await running();
@@ -385,7 +385,7 @@ test('a top-up whose answer was lost reserves once, and ends with the time of it
   expect(await growing).toMatchObject({ outcome: 'refused', hit: { kind: 'seconds' } });
 });
 
-test('a top-up that finds enough grants nothing more: a worker whose clock is ahead asks before each step', async () => {
+test('a top-up that finds enough grants nothing more, so a worker with a fast clock asks before each step', async () => {
   const turn = await running();
   const { turnId, projectId, runId } = turn;
   await world.rows(
@@ -406,7 +406,7 @@ test('a top-up that finds enough grants nothing more: a worker whose clock is ah
   ).toEqual([{ n: 400 }]);
 });
 
-test('a failure of a provider whose answer was lost is counted once, whoever counts meanwhile', async () => {
+test('a failure of a provider whose answer was lost is counted once, even when other failures are counted meanwhile', async () => {
   const fail = (of: pg.Pool) => noteProviderFailure(of, 'weak', { hasSucceeded: false });
   const books = () => world.rows("select failures, openings from boxcar.providers where name = 'weak'");
   await setProviderLimits(world.pool, 'weak', { breakerAfter: 3 });
@@ -456,7 +456,7 @@ test('a release whose answer was lost returns its note', async () => {
   }
 });
 
-test('the process that marked a call that may be sent once recognises its mark, even if the answer was lost', async () => {
+test('the process that marked a call that may be sent once recognizes its mark, even if the answer was lost', async () => {
   await cutAfterEach(async () => {
     const turn = await running();
     const calls = await world.call(turn, 2);

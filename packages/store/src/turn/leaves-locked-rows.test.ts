@@ -274,7 +274,7 @@ async function tryBatch<I>({ run }: Operation<I>, items: readonly I[]): Promise<
 }
 
 describe.each(Object.entries(OPERATIONS))('%s', (_name, of) => {
-  test.each(Object.keys(ROWS) as Row[])('is not held up by the locked %s of another item', async (row) => {
+  test.each(Object.keys(ROWS) as Row[])('is not delayed by the locked %s of another item', async (row) => {
     const made = [await of.make(), await of.make(), await of.make(), await of.make()] as const;
     const [{ turnId }] = made;
     const items = made.map(({ item }) => item);

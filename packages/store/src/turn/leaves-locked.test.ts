@@ -45,7 +45,7 @@ const running = (n: number): Promise<TestTurn[]> =>
   Promise.all(Array.from({ length: n }, () => world.running({ profile, holder })));
 
 test.each(LOCKS)(
-  'a claim leaves out a turn whose %s is locked, and takes the others',
+  'a claim leaves out a turn whose %s is locked, and takes the other turns',
   async (_what, lock) => {
     const turns = await Promise.all(Array.from({ length: 5 }, () => world.submit({ profile })));
     const [locked, ...others] = turns as [TestTurn, ...TestTurn[]];
@@ -96,7 +96,7 @@ describe('a commit', () => {
     });
 
   test.each(LOCKS)(
-    'leaves out a child whose %s is locked; the others alone answer its parent',
+    'leaves out a child whose %s is locked; only the other children answer their parent',
     async (_what, lock) => {
       const [parent] = (await running(1)) as [TestTurn];
       const calls = await world.call(parent, 3);
@@ -120,7 +120,7 @@ describe('a commit', () => {
     },
   );
 
-  test('of a turn that is in other hands is fenced, and not locked', async () => {
+  test('of a turn that another worker holds is fenced, and not reported as locked', async () => {
     const turns = await running(2);
     const commits = await Promise.all(turns.map((turn) => world.commit(turn)));
     await world.rows('update boxcar.turns set epoch = epoch + 1 where id = $1', [turns[0]?.turnId]);
@@ -130,7 +130,7 @@ describe('a commit', () => {
   });
 
   test.each(LOCKS)(
-    'with results of its own leaves out a turn whose %s is locked, results included',
+    'with results of its own leaves out a turn whose %s is locked, including its results',
     async (_what, lock) => {
       const turns = await running(2);
       const [locked, other] = turns as [TestTurn, TestTurn];
@@ -153,7 +153,7 @@ describe('a commit', () => {
   );
 
   test.each(LOCKS)(
-    'that answers a parent whose %s is locked is undone as a whole after a short wait',
+    'that answers a parent whose %s is locked is undone completely after a short wait',
     async (_what, lock) => {
       const [parent, other] = (await running(2)) as [TestTurn, TestTurn];
       const [call] = (await world.call(parent, 1)) as [ToolCallId];
@@ -200,7 +200,7 @@ describe('the results of steps', () => {
   });
 
   test.each(LOCKS)(
-    'that are recorded by two statements are undone as a whole after a short wait for one %s',
+    'that need two statements are undone completely after a short wait for one %s',
     async (_what, lock) => {
       const turns = await running(2);
       const steps = await Promise.all(turns.map(answered));

@@ -48,7 +48,7 @@ const attempts = () =>
     [turn.turnId],
   );
 
-test('an anchor moves the view of the open step, and its attempt stays the same', async () => {
+test('an anchor moves the view of the open step, and the attempt stays the same', async () => {
   expect(await writeMidStep(world.pool, handoff())).toEqual({ outcome: 'written', attempt: 1 });
   expect(await tapeRow()).toEqual({
     head_position: 5,
@@ -59,7 +59,7 @@ test('an anchor moves the view of the open step, and its attempt stays the same'
   expect(await attempts()).toEqual([{ attempt: 1, from_position: 4, to_position: 5, code: null }]);
 });
 
-test('a failed attempt is closed with its error, and the next is open on the new view', async () => {
+test('a failed attempt is closed with its error, and the next attempt is open on the new view', async () => {
   const { step } = await world.commit(turn);
   if (step === null) throw new Error('no step');
   const error = { code: 'context_overflow', message: 'too long' };
@@ -75,7 +75,7 @@ test('a failed attempt is closed with its error, and the next is open on the new
   expect(await tapeRow()).toMatchObject({ head_position: 5, anchor_count: 2 });
 });
 
-test('the same twice at once is written once', async () => {
+test('the same write, twice at once, happens once', async () => {
   const item = handoff();
   const outcomes = await Promise.all([writeMidStep(world.pool, item), writeMidStep(world.pool, item)]);
   expect(outcomes).toEqual([
@@ -85,14 +85,14 @@ test('the same twice at once is written once', async () => {
   expect(await tapeRow()).toMatchObject({ head_position: 5, anchor_count: 2 });
 });
 
-test('a notice moves no anchor', async () => {
+test('a notice does not move the anchor', async () => {
   const notice = handoff({ entries: [{ kind: 'message', card: card(text('nearly full')) }] });
   const { viewFrom: _none, ...item } = notice;
   expect(await writeMidStep(world.pool, item)).toEqual({ outcome: 'written', attempt: 1 });
   expect(await tapeRow()).toMatchObject({ head_position: 4, last_anchor_position: 1, view_position: 1 });
 });
 
-test('a tape that has grown is written to as the caller then says, once', async () => {
+test('on a tape that has grown, the entries are written as the caller then decides, once', async () => {
   const item = handoff();
   const asked: number[] = [];
   const late = {
@@ -119,7 +119,7 @@ test.each([
   ['a tape that has grown', 'moved', { headPosition: 2 }],
   ['another epoch', 'fenced', { epoch: 2 }],
   ['another worker', 'fenced', { holderId: '00000000-0000-7000-9000-0000000fffff' as WorkerId }],
-] as const)('%s leaves it as it is', async (_name, outcome, rest) => {
+] as const)('nothing is written for %s', async (_name, outcome, rest) => {
   const before = await tapeRow();
   const item = handoff(rest);
   expect(await writeMidStep(world.pool, item)).toEqual({ outcome });

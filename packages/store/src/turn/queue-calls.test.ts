@@ -54,7 +54,7 @@ const age = (id: ToolCallId, seconds: number) =>
     [id, seconds],
   );
 
-test('a call goes to its queue with its target, and is looked for only after its job had time to end', async () => {
+test('a call is put into its queue with its target, and is checked only after its job had time to end', async () => {
   const { turn, ids } = await out(2);
   expect(await loadPendingCalls(world.pool, turn.turnId)).toMatchObject(
     ids.map((id) => ({ id, route: 'queue', target: 'crm' })),
@@ -65,7 +65,7 @@ test('a call goes to its queue with its target, and is looked for only after its
   expect(await probe(world.pool, { ...later(3), lostRingMs: 60_000 })).toMatchObject({ due_looks: true });
 });
 
-test('other calls are never looked for', async () => {
+test('other calls are never checked', async () => {
   const turn = await world.running({ profile, holder });
   const [id] = await world.call(turn, 1);
   expect(await due(3600)).toEqual([]);
@@ -83,7 +83,7 @@ test('the database refuses a queue call without a target, and a target without a
   ).rejects.toThrow('tool_calls_target_check');
 });
 
-test('a settled call is looked for no more', async () => {
+test('a settled call is no longer checked', async () => {
   const { turn, ids } = await out(2);
   const [first, second] = ids as [ToolCallId, ToolCallId];
   await recordResults(world.pool, [world.result(turn, first)]);
@@ -95,7 +95,7 @@ test('a settled call is looked for no more', async () => {
   ]);
 });
 
-test('the older a call the rarer the looks, with one more shortly before its deadline', async () => {
+test('the older a call is, the rarer are the checks, with an additional check shortly before its deadline', async () => {
   const { ids } = await out(4);
   const [young, old, ancient, closing] = ids as [ToolCallId, ToolCallId, ToolCallId, ToolCallId];
   await age(old, 40);
@@ -109,7 +109,7 @@ test('the older a call the rarer the looks, with one more shortly before its dea
   expect(await Promise.all([young, old, ancient, closing].map(nextLook))).toEqual([2, 10, 60, 10]);
 });
 
-test('a backlog of slow calls does not keep the others from their look', async () => {
+test('a backlog of slow calls does not prevent the checks of other calls', async () => {
   const slow = await out(30);
   for (const id of slow.ids) await age(id, 1_000);
   // Ten looks at a time: calls that were looked at move to the end.
@@ -124,7 +124,7 @@ test('a backlog of slow calls does not keep the others from their look', async (
   expect(await due(3, 10)).toEqual(young.ids);
 });
 
-test('a call that rests has no next look, until its turn has ended', async () => {
+test('a call whose answer follows later has no next check until its turn has ended', async () => {
   const { turn, ids } = await out(2);
   const [resting, waiting] = ids as [ToolCallId, ToolCallId];
   await noteLooks(world.pool, { callIds: ids, restIds: [resting] });

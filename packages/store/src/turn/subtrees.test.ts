@@ -57,7 +57,7 @@ async function end(tx: Parameters<typeof lockSubtrees>[0], root: TestTurn): Prom
 }
 
 describe.each(['call', 'outside'] as const)('a spawn by %s and a cancel of its tree', (by) => {
-  test('the spawn first: the cancel waits for it, and ends its turn too', async () => {
+  test('when the spawn is first, the cancel waits for it and also ends its turn', async () => {
     const parent = await world.running({ profile, holder });
     await using spawning = await begin(world.pool);
     const { turn, result } = spawn(parent, by, spawning);
@@ -71,7 +71,7 @@ describe.each(['call', 'outside'] as const)('a spawn by %s and a cancel of its t
     expect(await world.statusOf(turn)).toBe('canceled');
   });
 
-  test('the cancel first: the spawn waits for it, and is refused whole', async () => {
+  test('when the cancel is first, the spawn waits for it and is refused completely', async () => {
     const parent = await world.running({ profile, holder });
     const before = await world.count('turns');
     await using canceling = await begin(world.pool);
@@ -85,7 +85,7 @@ describe.each(['call', 'outside'] as const)('a spawn by %s and a cancel of its t
 });
 
 describe('a completion and a cancel', () => {
-  test('the completion first: the turn keeps its end', async () => {
+  test('when the completion is first, the turn keeps its end', async () => {
     const turn = await world.running({ profile, holder });
     await using canceling = await begin(world.pool);
     await commitSteps(world.pool, [await world.commit(turn, { end: 'success' })]);
@@ -93,7 +93,7 @@ describe('a completion and a cancel', () => {
     expect(await world.statusOf(turn)).toBe('success');
   });
 
-  test('the cancel first: the completion is fenced out and leaves nothing', async () => {
+  test('when the cancel is first, the completion is fenced and leaves nothing', async () => {
     const turn = await world.running({ profile, holder });
     await using canceling = await begin(world.pool);
     await end(canceling, turn);
@@ -125,7 +125,7 @@ test('a tree is read through its ended turns, and the root of a run is found by 
   expect(await findSubtreeRoot(world.pool, newId(), { turnId: root.turnId })).toBeUndefined();
 });
 
-test('a turn that was canceled is never flipped back or run again, by rings, takeovers, releases or promotions', async () => {
+test('a canceled turn never changes its status and never runs again, through rings, takeovers, releases or promotions', async () => {
   const dead = await world.worker({ leaseMs: 0 });
   const dispatched = await world.submit({ profile });
   const running = await world.running({ profile, holder: dead });

@@ -68,7 +68,7 @@ describe('a result', () => {
     }
   });
 
-  test('that comes again is a duplicate and changes nothing, in the same batch too', async () => {
+  test('that arrives again is a duplicate and changes nothing, also in the same batch', async () => {
     const { turn, a } = await callsOf(2);
     const first = await recordResults(world.pool, [
       world.result(turn, a, 'result 1'),
@@ -89,7 +89,7 @@ describe('a result', () => {
     ]);
   });
 
-  test('of a call nobody made, or of another turn’s call, is nobody’s', async () => {
+  test('of an unknown call, or of another turn’s call, changes nothing', async () => {
     const { turn, a } = await callsOf(1);
     const other = await world.running({ profile, holder });
     const unknown = newId<'tool_call'>();
@@ -121,7 +121,7 @@ describe('a result', () => {
     expect(await world.row(turn)).toMatchObject({ pending_calls: 0 });
   });
 
-  test('that comes after the end of its turn is kept, and the tape stays as it is', async () => {
+  test('that arrives after the end of its turn is kept, and the tape stays unchanged', async () => {
     const { turn, a, b } = await callsOf(2);
     await commitSteps(world.pool, [await world.commit(turn, { step: 'none', end: 'timeout' })]);
     const before = await world.entries(turn);
@@ -136,7 +136,7 @@ describe('a result', () => {
     expect(await world.count('tool_calls', "status = 'success'")).toBe(2);
   });
 
-  test('goes to the tape with the others of its step, once all are in, in call order', async () => {
+  test('is appended with the others of its step in call order, once all have arrived', async () => {
     const { turn, calls } = await calling(3);
     await suspend(turn);
     for (const index of [2, 0]) {
@@ -181,7 +181,7 @@ describe('two last results at once', () => {
     );
   });
 
-  test('resume it when the first one is rolled back and comes again', async () => {
+  test('resume it when the first result is rolled back and arrives again', async () => {
     const { turn, a, b } = await callsOf(2);
     await suspend(turn);
     await using one = await begin(world.pool);
@@ -211,7 +211,7 @@ describe('two last results at once', () => {
 });
 
 describe('a result and a suspend at once', () => {
-  test('result first: the worker goes on with the next step', async () => {
+  test('with the result first, let the worker continue with the next step', async () => {
     const { turn, a } = await callsOf(1);
     await using child = await begin(world.pool);
     expect((await settleCalls(child, [world.result(turn, a)])).rings).toEqual([]);
@@ -228,7 +228,7 @@ describe('a result and a suspend at once', () => {
     expect(await openSteps(turn)).toBe(1);
   });
 
-  test('suspend first: the result resumes the turn', async () => {
+  test('with the suspend first, let the result resume the turn', async () => {
     const { turn, a } = await callsOf(1);
     const held = holdCommits(world.pool);
     const advanced = advanceTurns(held.pool, [advance(turn)]);
@@ -246,7 +246,7 @@ describe('a result and a suspend at once', () => {
   test.each([
     ['the result commits first', true],
     ['the suspend commits first', false],
-  ])('and the worker brings a result of its own: %s', async (_order, resultFirst) => {
+  ])('together with a result of the worker itself, lose nothing: %s', async (_order, resultFirst) => {
     const { turn, a, b } = await callsOf(2);
     const own = world.result(turn, a, 'result own');
     const foreign = world.result(turn, b, 'result foreign');
@@ -276,7 +276,7 @@ describe('a result and a suspend at once', () => {
 });
 
 describe('an advance', () => {
-  test('records the results, opens the next step and says its attempt', async () => {
+  test('records the results, opens the next step and returns its attempt', async () => {
     const { turn, a, b } = await callsOf(2);
     const { outcomes, rings } = await advanceTurns(world.pool, [
       advance(turn, [world.result(turn, b, 'result b'), world.result(turn, a, 'result a')]),
@@ -294,7 +294,7 @@ describe('an advance', () => {
     expect(step).toMatchObject({ attempt: 1, epoch: 1, from_position: 1, to_position: box?.head_position });
   });
 
-  test('by a stale worker is fenced: it neither suspends nor opens; its results still count', async () => {
+  test('by a stale worker is fenced: it neither suspends nor opens; its results are still recorded', async () => {
     const { turn, a } = await callsOf(1);
     await world.release(holder, [turn]);
     expect((await advanceTurns(world.pool, [advance(turn)])).outcomes).toEqual([{ outcome: 'fenced' }]);
@@ -312,7 +312,7 @@ describe('an advance', () => {
     expect((await advanceTurns(world.pool, [advance(turn)])).outcomes).toEqual([{ outcome: 'fenced' }]);
   });
 
-  test('in a batch does for each turn what is due', async () => {
+  test('in a batch gives each turn its own outcome', async () => {
     const [open, waiting, stale] = [await callsOf(1), await callsOf(2), await callsOf(1)];
     const { outcomes } = await advanceTurns(world.pool, [
       advance(waiting.turn, [world.result(waiting.turn, waiting.a)]),
@@ -322,7 +322,7 @@ describe('an advance', () => {
     expect(outcomes.map(({ outcome }) => outcome)).toEqual(['suspended', 'fenced', 'open']);
   });
 
-  test('locks all its turns at once and by id, also those without a result', async () => {
+  test('locks all its turns at once and by id, including turns without a result', async () => {
     const [low, high] = [await callsOf(1), await callsOf(1)];
     await using other = await begin(world.pool);
     await other.query('select from boxcar.turns where id = $1 for update', [low.turn.turnId]);
@@ -365,7 +365,7 @@ describe('batches in opposite order', () => {
 });
 
 describe('pending calls', () => {
-  test('are told in call order, with what awaits them and the time that is left', async () => {
+  test('are listed in call order, with the work for which they wait and the remaining time', async () => {
     const { turn, a, b } = await callsOf(2);
     await world.submit({ profile, parent: turn, answers: b });
     await world.wait(b, 3_600_000);
@@ -386,7 +386,7 @@ describe('pending calls', () => {
   });
 });
 
-test('what is settled in a transaction that is rolled back never was', async () => {
+test('calls settled in a transaction that is rolled back stay open', async () => {
   const { turn, a } = await callsOf(1);
   await suspend(turn);
   const failed = transaction(world.pool, async (tx) => {
@@ -398,7 +398,7 @@ test('what is settled in a transaction that is rolled back never was', async () 
   expect(await answers(turn)).toEqual([]);
 });
 
-test('results that are the victim of a deadlock are recorded all the same', async () => {
+test('results that are the victim of a deadlock are recorded nevertheless', async () => {
   const { turn, a } = await callsOf(2);
   await suspend(turn);
   await using other = await begin(world.pool);

@@ -411,7 +411,7 @@ test.each([
     "update /* a.late */ boxcar.turns t set losses = case when t.id is distinct from $1 then (select 1 from x where true) end, status = 'queued' where true",
     'a.late',
   ],
-])('a statement that writes a status is seen: %s', (text, label) => {
+])('the writer of a status is found in the statement %s', (text, label) => {
   expect(writersIn(text)).toEqual([{ label }]);
 });
 
@@ -420,17 +420,17 @@ test.each([
   "query(db, 'a.note', ({ orm, tables: { turns } }) => orm.update(turns).set({ attempt: 1 }).where(eq(turns.status, 'queued')))",
   "query(db, 'a.card', ({ orm, tables }) => orm.update(tables.toolCalls).set({ status: 'failed' }).where(x))",
   'select status from boxcar.turns',
-])('one that writes none is not: %s', (text) => {
+])('no writer of a status is found in %s', (text) => {
   expect(writersIn(text)).toEqual([]);
 });
 
-test('every statement that writes a status is run here', () => {
+test('every statement that writes a status is run in this file', () => {
   expect([...writers()].sort()).toEqual(Object.keys(STATEMENTS).sort());
   const schema = readFileSync(join(ROOT, 'migrations', 'schema.sql'), 'utf8');
   for (const [set] of schema.matchAll(/update boxcar\.turns\b[^;]*/g)) expect(set).not.toMatch(/\bstatus = /);
 });
 
-test('each does what the table of transitions allows it, and together they do all of it', async () => {
+test('each statement makes only transitions of the table, and together they make all of them', async () => {
   for (const ready of [...READY, ...ends()]) {
     const { turn, act } = await ready();
     const before = await world.row(turn);
@@ -441,7 +441,7 @@ test('each does what the table of transitions allows it, and together they do al
   expect(await noted()).toEqual(allowed());
 });
 
-test('none does anything else to a turn whose status has changed before it', async () => {
+test('no statement changes a turn whose status has changed before the statement', async () => {
   // With these constraints, a statement could rely on a holder or a time that only some statuses have. The statement's own condition is
   // tested here.
   await world.pool.query(`truncate public.transitions;

@@ -76,7 +76,7 @@ describe('a claim', () => {
     ]);
   });
 
-  test('of a past or a future epoch is stale, and so is one of a turn that is not dispatched', async () => {
+  test('of a past or a future epoch is stale, and so is a claim of a turn that is not dispatched', async () => {
     const turn = await world.submit({ profile });
     expect(await claim(world.pool, [ring(turn, 0), ring(turn, 2)], holder)).toEqual([
       { outcome: 'stale' },
@@ -95,14 +95,14 @@ describe('a claim', () => {
     ]);
   });
 
-  test('that comes twice in one batch wins once', async () => {
+  test('that occurs twice in one batch wins once', async () => {
     const turn = await world.submit({ profile });
     const other = await world.submit({ profile });
     const outcomes = await claim(world.pool, [ring(turn), ring(other), ring(turn)], holder);
     expect(outcomes.map(({ outcome }) => outcome)).toEqual(['claimed', 'claimed', 'stale']);
   });
 
-  test('raced by another worker is won by one of the two, who waits for whom whatsoever', async () => {
+  test('raced by another worker is won by one of the two, whichever waits for the other', async () => {
     const rival = await world.worker();
     const turns = await Promise.all(Array.from({ length: 20 }, () => world.submit({ profile })));
     await using gate = await begin(world.pool);
@@ -124,7 +124,7 @@ describe('a claim', () => {
     expect(await world.count('tape_entries', "payload->>'name' = 'turn.started'")).toBe(20);
   });
 
-  test('survives a change of the row it waited for that leaves it dispatched at its epoch', async () => {
+  test('wins although the row for which it waited was changed, while the turn stays dispatched at its epoch', async () => {
     const turn = await world.submit({ profile });
     await using other = await begin(world.pool);
     await other.query('update boxcar.turns set priority = 1 where id = $1', [turn.turnId]);
@@ -146,7 +146,7 @@ describe('a claim', () => {
     expect(await world.tape(turn)).toEqual([]);
   });
 
-  test('of a turn that was released takes the next attempt at the same step, and does not start it again', async () => {
+  test('of a turn that was released takes the next attempt at the same step, and does not start the turn again', async () => {
     const turn = await world.running({ profile, holder });
     expect(await releaseTurns(world.pool, holder, null)).toEqual([
       { turnId: turn.turnId, epoch: 2, workerTarget: '' },
@@ -170,7 +170,7 @@ describe('a claim', () => {
 });
 
 describe('a commit of a step', () => {
-  test('without calls writes thought and step, and opens the next', async () => {
+  test('without calls writes thought and step, and opens the next step', async () => {
     const turn = await world.running({ profile, holder });
     const { outcomes, rings } = await commitSteps(world.pool, [await world.commit(turn, { says: 'one' })]);
     expect(outcomes).toMatchObject([{ outcome: 'committed' }]);
@@ -183,7 +183,7 @@ describe('a commit of a step', () => {
     ]);
   });
 
-  test('with calls makes them pending and opens nothing', async () => {
+  test('with calls makes them pending and opens no step', async () => {
     const turn = await world.running({ profile, holder });
     await world.call(turn, 3);
     expect(await world.row(turn)).toMatchObject({ status: 'running', pending_calls: 3, attempt: 0 });
@@ -197,7 +197,7 @@ describe('a commit of a step', () => {
     ['a past epoch', async () => ({ epoch: 0 })],
     ['a future epoch', async () => ({ epoch: 2 })],
     ['another holder', async () => ({ holder: await world.worker() })],
-    ['nobody, while somebody holds it', async () => ({ holder: null })],
+    ['no holder, while the turn has a holder', async () => ({ holder: null })],
   ])('by %s is fenced and writes nothing', async (_who, wrong) => {
     const turn = await world.running({ profile, holder });
     const wrongly = await wrong(turn);
@@ -218,7 +218,7 @@ describe('a commit of a step', () => {
     expect(await world.row(turn)).toEqual(row);
   });
 
-  test('that a parent waits for answers nothing when it is fenced, while one beside it does', async () => {
+  test('that a parent waits for answers nothing when it is fenced, while another commit of its batch answers', async () => {
     const parent = await world.running({ profile, holder });
     const [a, b] = (await world.call(parent, 2)) as [ToolCallId, ToolCallId];
     const [stale, good] = await Promise.all(
@@ -238,7 +238,7 @@ describe('a commit of a step', () => {
     expect(await world.row(parent)).toMatchObject({ status: 'running', pending_calls: 1 });
   });
 
-  test('after the turn was taken over is fenced, however it comes', async () => {
+  test('after the turn was taken over is fenced in every form', async () => {
     const turn = await world.running({ profile, holder });
     const late = await world.commit(turn, { says: 'late' });
     await releaseTurns(world.pool, holder, null);
@@ -249,7 +249,7 @@ describe('a commit of a step', () => {
     expect(await world.tape(turn)).toEqual(['turn.started']);
   });
 
-  test('that waited for a takeover is fenced', async () => {
+  test('that waited for a takeover in progress is fenced', async () => {
     const turn = await world.running({ profile, holder });
     const late = await world.commit(turn, { end: 'success' });
     await using takeover = await begin(world.pool);
@@ -264,7 +264,7 @@ describe('a commit of a step', () => {
     expect(await world.tape(turn)).toEqual(['turn.started']);
   });
 
-  test('that is fenced keeps its results to itself', async () => {
+  test('that is fenced does not record its results', async () => {
     const turn = await world.running({ profile, holder });
     const [callId] = (await world.call(turn, 1)) as [ToolCallId];
     // The `submit_result` of a stale worker: an accepted answer without the end of its turn would never end anything.
@@ -281,7 +281,7 @@ describe('a commit of a step', () => {
     expect(await world.rows('select status from boxcar.tool_calls')).toEqual([{ status: 'pending' }]);
   });
 
-  test('of more turns than a micro-batch has is fenced turn by turn', async () => {
+  test('of more turns than a small batch has is fenced turn by turn', async () => {
     const turns: TestTurn[] = [];
     for (let i = 0; i < LARGE + 4; i += 1) turns.push(await world.submit({ profile }));
     const [past, future, theirs, held, ended] = turns as [TestTurn, TestTurn, TestTurn, TestTurn, TestTurn];
@@ -312,7 +312,7 @@ describe('a commit of a step', () => {
     );
   });
 
-  test('in a batch with stale ones takes effect alone', async () => {
+  test('in a batch with stale commits takes effect alone', async () => {
     const [one, two, three] = [
       await world.running({ profile, holder }),
       await world.running({ profile, holder }),
@@ -330,7 +330,7 @@ describe('a commit of a step', () => {
 });
 
 describe('an end', () => {
-  test('is for ever: it leaves one deliverable, holder and epoch stay as they are', async () => {
+  test('is final: it leaves one deliverable, and holder and epoch stay unchanged', async () => {
     const turn = await world.running({ profile, holder });
     const end = await world.commit(turn, { says: 'done', end: 'success' });
     const again = await world.commit(turn, { says: 'again', end: 'failed' });
@@ -357,7 +357,7 @@ describe('an end', () => {
     ]);
   });
 
-  test('of two at once is one', async () => {
+  test('of a turn by two processes at once happens once', async () => {
     const turn = await world.running({ profile, holder });
     const ends = [
       await world.commit(turn, { says: 'one', end: 'success' }),
@@ -373,7 +373,7 @@ describe('an end', () => {
     expect(await world.tape(turn)).toHaveLength(2);
   });
 
-  test('grants nobody anything', async () => {
+  test('gives no right to any agent', async () => {
     const parent = await world.running({ profile, holder });
     const child = await world.running({ profile, holder, parent });
     await commitSteps(world.pool, [await world.commit(child, { end: 'success' })]);
@@ -382,7 +382,7 @@ describe('an end', () => {
     expect(await world.count('grants')).toBe(0);
   });
 
-  test('of a turn that nobody holds needs its epoch', async () => {
+  test('of a turn without a holder needs the turn’s epoch', async () => {
     const active = await world.running({ profile, holder });
     const queued = await world.submit({ profile, reuse: active });
     const end = await world.commit(queued, { step: 'none', end: 'timeout', holder: null });
@@ -393,7 +393,7 @@ describe('an end', () => {
     expect(await world.tape(active)).toEqual(['turn.started', 'thought']);
   });
 
-  test('answers the call that awaits it, in the same transaction', async () => {
+  test('answers the call that waits for it, in the same transaction', async () => {
     const parent = await world.running({ profile, holder });
     const [callId] = (await world.call(parent, 1)) as [ToolCallId];
     const child = await world.running({ profile, holder, parent, answers: callId });
@@ -465,7 +465,7 @@ describe('ends of siblings at once', () => {
     },
   );
 
-  test('in one batch resume it once as well', async () => {
+  test('in one batch also resume their parent once', async () => {
     const { parent, children, calls } = await family();
     const ends = await Promise.all(
       children.map((child, index) =>
@@ -481,7 +481,7 @@ describe('ends of siblings at once', () => {
   });
 });
 
-describe('an agent’s next turn is never left behind', () => {
+describe('an agent’s next turn is never forgotten', () => {
   /** Submits a turn for the agent of `turn` in an open transaction. */
   async function submitNext(turn: TestTurn, tx: Parameters<typeof writeSubmission>[0]): Promise<TestTurn> {
     const { turn: next, submission } = world.draft({ profile, reuse: turn });
@@ -490,7 +490,7 @@ describe('an agent’s next turn is never left behind', () => {
     return next;
   }
 
-  test('when the turn in hand ends before the submission commits', async () => {
+  test('when the current turn ends before the submission commits', async () => {
     const turn = await world.running({ profile, holder });
     await using submitting = await begin(world.pool);
     const next = await submitNext(turn, submitting);
@@ -504,7 +504,7 @@ describe('an agent’s next turn is never left behind', () => {
     ]);
   });
 
-  test('when the submission commits while the end is under way', async () => {
+  test('when the submission commits while the end is in progress', async () => {
     const parent = await world.running({ profile, holder });
     const turn = await world.running({ profile, holder, parent });
     const held = holdCommits(world.pool);
@@ -550,7 +550,7 @@ describe('batches in opposite order', () => {
   });
 });
 
-test('a worker’s turns are found and handed back, one by one or all', async () => {
+test('a worker’s turns are found and handed back, separately or all together', async () => {
   const turns = [await world.running({ profile, holder }), await world.running({ profile, holder })] as const;
   const other = await world.running({ profile, holder: await world.worker() });
   const held = (await renewLease(world.pool, holder, { leaseMs: 60_000, hasLock: true }))?.held;

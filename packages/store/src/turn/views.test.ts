@@ -24,7 +24,7 @@ const ringOf = async (turn: { readonly turnId: Parameters<World['row']>[0]['turn
 });
 
 describe('a claim with its view', () => {
-  test('brings the rows that a view loaded apart has, each turn its own', async () => {
+  test('returns the rows that a separately loaded view has, for each turn its own', async () => {
     const turns = [await world.submit({ profile }), await world.submit({ profile })];
     const rings = await Promise.all(turns.map(ringOf));
     const claims = await claimWithViews(world.pool, rings, { holderId, maxViewBytes: LARGE });
@@ -38,7 +38,7 @@ describe('a claim with its view', () => {
     });
   });
 
-  test('sees what the claim itself wrote, also on a pool that sends one statement at a time', async () => {
+  test('sees the rows that the claim itself wrote, also on a pool that sends one statement at a time', async () => {
     const pool = new pg.Pool({ connectionString: world.pool.options.connectionString });
     // The connection may outlive the database of the test.
     pool.on('connect', (client) => client.on('error', () => undefined)).on('error', () => undefined);
@@ -48,7 +48,7 @@ describe('a claim with its view', () => {
     await pool.end();
   });
 
-  test('comes without it when the view is too large, on the tape or in the context', async () => {
+  test('is returned without the view when the view is too large, on the tape or in the context', async () => {
     const turn = await world.submit({ profile });
     const options = { holderId, maxViewBytes: 16 };
     const [fatContext] = await claimWithViews(world.pool, [await ringOf(turn)], options);
@@ -64,7 +64,7 @@ describe('a claim with its view', () => {
     expect(fatTape).toMatchObject({ outcome: 'claimed', view: undefined });
   });
 
-  test('brings the contexts of earlier turns, as far as all of them are not too large', async () => {
+  test('returns the contexts of earlier turns unless all of them together are too large', async () => {
     const first = await world.running({ profile, holder: holderId });
     await commitSteps(world.pool, [await world.commit(first, { end: 'success' })]);
     const next = await world.submit({ profile, reuse: first });
@@ -76,7 +76,7 @@ describe('a claim with its view', () => {
     expect(claim.view).toEqual((await loadViews(world.pool, [next])).get(next.turnId));
   });
 
-  describe('of a tape that is known', () => {
+  describe('of a tape that the worker knows', () => {
     /** A turn that has ended, a second turn on its tape, and the part of the tape that the reader knows. */
     async function conversation() {
       const first = await world.running({ profile, holder: holderId });
@@ -99,7 +99,7 @@ describe('a claim with its view', () => {
       return { first, next, known, claim };
     }
 
-    test('brings the rest alone', async () => {
+    test('returns only the new entries', async () => {
       const { next, known, claim } = await conversation();
       const view = await claim();
       expect(view?.entries.map(({ position }) => position)).toEqual([known.to + 1]);
@@ -107,7 +107,7 @@ describe('a claim with its view', () => {
       expect(view?.from).toBe(known.from);
     });
 
-    test('brings its last entry when nothing is new, so that it is no tape without entries', async () => {
+    test('returns the last entry when nothing is new, so that the tape is not taken for empty', async () => {
       const { next, claim, known, first } = await conversation();
       await claim();
       const options = new Map([[first.tapeId, { ...known, to: known.to + 1 }]]);
@@ -116,9 +116,9 @@ describe('a claim with its view', () => {
     });
 
     test.each<[string, Partial<KnownTape>]>([
-      ['begins elsewhere by now', { from: 2 }],
-      ['was read before something was erased', { erasures: 7 }],
-    ])('brings all of it when what is known %s', async (_name, part) => {
+      ['now begins elsewhere', { from: 2 }],
+      ['was read before an erasure', { erasures: 7 }],
+    ])('returns the whole tape when the known part %s', async (_name, part) => {
       const { known, claim } = await conversation();
       const view = await claim(part);
       expect(view?.entries).toHaveLength(known.to + 1);
@@ -126,7 +126,7 @@ describe('a claim with its view', () => {
     });
   });
 
-  test('of a ring that has passed is stale and reads nothing', async () => {
+  test('of an old ring is stale and reads nothing', async () => {
     const turn = await world.submit({ profile });
     const rings = [
       { turnId: turn.turnId, epoch: 7 },

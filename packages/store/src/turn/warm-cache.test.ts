@@ -109,7 +109,7 @@ const failure = async (turn: TestTurn) => {
   };
 };
 
-test('one turn is dispatched, and the others stay in the queue while its first model call is out', async () => {
+test('one turn is dispatched, and the others stay queued while its first model call is under way', async () => {
   const [first, ...rest] = (await batch()) as [TestTurn, ...TestTurn[]];
   expect(await statuses([first, ...rest])).toEqual(['dispatched', 'queued', 'queued']);
   expect(await promoted()).toEqual([]);
@@ -117,26 +117,26 @@ test('one turn is dispatched, and the others stay in the queue while its first m
   expect(await promoted()).toEqual([]);
 });
 
-describe('the others are let in', () => {
+describe('the other turns of the group enter the window', () => {
   const ways: Record<string, (first: TestTurn) => Promise<unknown>> = {
     'when the first step is committed': async (first) => {
       await commitSteps(world.pool, [await world.commit(first)]);
     },
-    'when it ends': async (first) => {
+    'when the first turn ends': async (first) => {
       await commitSteps(world.pool, [await world.commit(first, { end: 'success' })]);
     },
-    'when it is suspended by a failed call': async (first) => {
+    'when a failed call suspends the first turn': async (first) => {
       expect(await retryLater(world.pool, await failure(first))).toBe(true);
     },
-    'when its failed call is made again': async (first) => {
+    'when the failed call of the first turn is made again': async (first) => {
       await retryLater(world.pool, await failure(first));
       const now = new Date(Date.now() + 61_000);
       const rings = await wakeDue(world.pool, { now, limit: 10 });
       await claim(world.pool, rings, holder);
       expect(await world.statusOf(first)).toBe('running');
     },
-    'when its worker hands it back': (first) => world.release(holder, [first]),
-    'when its worker has died and another takes it over': async (first) => {
+    'when the worker hands the first turn back': (first) => world.release(holder, [first]),
+    'when the worker has died and another worker takes the first turn over': async (first) => {
       await world.rows("update boxcar.workers set lease_until = now() - interval '1 second' where id = $1", [
         holder,
       ]);
@@ -145,7 +145,8 @@ describe('the others are let in', () => {
         { turnId: first.turnId },
       ]);
     },
-    'when its row is gone': (first) => world.rows('delete from boxcar.turns where id = $1', [first.turnId]),
+    'when the row of the first turn is gone': (first) =>
+      world.rows('delete from boxcar.turns where id = $1', [first.turnId]),
   };
   test.each(Object.entries(ways))('%s', async (_name, go) => {
     const [first, ...rest] = (await batch()) as [TestTurn, ...TestTurn[]];
@@ -155,20 +156,20 @@ describe('the others are let in', () => {
     expect((await promoted()).sort()).toEqual(idsOf(rest).sort());
   });
 
-  test('when it ends before any worker has taken it', async () => {
+  test('when the first turn ends before any worker has taken it', async () => {
     const [first, ...rest] = (await batch()) as [TestTurn, ...TestTurn[]];
     const end = await world.commit(first, { end: 'canceled', step: 'none', holder: null });
     await commitSteps(world.pool, [end]);
     expect((await promoted()).sort()).toEqual(idsOf(rest).sort());
   });
 
-  test('when its lost ring is rung again', async () => {
+  test('when the lost ring of the first turn is rung again', async () => {
     const [first, ...rest] = (await batch()) as [TestTurn, ...TestTurn[]];
     await ringAgain(world.pool, [{ turnId: first.turnId, epoch: 1, workerTarget: '' }]);
     expect((await promoted()).sort()).toEqual(idsOf(rest).sort());
   });
 
-  test('after ten seconds, whatever it does', async () => {
+  test('after ten seconds, whatever the first turn does', async () => {
     const turns = await batch();
     const [first, ...rest] = turns as [TestTurn, ...TestTurn[]];
     await world.claim(first, holder);
@@ -178,7 +179,7 @@ describe('the others are let in', () => {
     expect((await promoted()).sort()).toEqual(idsOf(rest).sort());
   });
 
-  test('also where the first one waits for its busy agent', async () => {
+  test('also when the first turn waits for its busy agent', async () => {
     const busy = await world.running({ profile, holder });
     const turns = await batch([profile, profile], busy);
     const [first, second] = turns as [TestTurn, TestTurn];
@@ -190,7 +191,7 @@ describe('the others are let in', () => {
   });
 });
 
-test('turns of others pass those that are held back, in a window that is nearly full too', async () => {
+test('other turns pass the turns that are held back, also in a window that is nearly full', async () => {
   await world.rows('delete from boxcar.workers');
   holder = await world.worker({ concurrency: 1 });
   const turns = await batch(Array.from({ length: 50 }, () => profile));
@@ -201,13 +202,13 @@ test('turns of others pass those that are held back, in a window that is nearly 
   expect((await statuses(turns)).filter((status) => status === 'queued')).toHaveLength(49);
 });
 
-test('the pools of those that were held back are known, and no others', async () => {
+test('only the pools of turns that were held back are known', async () => {
   const [first] = (await batch([profile, other, other])) as [TestTurn];
   await batch([profile, profile]);
   expect(await findWarmedTargets(world.pool, first.turnId)).toEqual(['other']);
 });
 
-test('why-stuck says what a turn that is held back waits for, and until when', async () => {
+test('why-stuck reports the reason and the end of the wait of a turn that is held back', async () => {
   const turns = await batch();
   const [first, second] = turns as [TestTurn, TestTurn];
   await world.claim(first, holder);

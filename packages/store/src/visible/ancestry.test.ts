@@ -209,7 +209,7 @@ async function read(turn: TestTurn, boxId: BoxId, head: number): Promise<unknown
 }
 
 describe('a fork', () => {
-  test('of any depth is read as the flat tape is, whoever reads it', async () => {
+  test('of any depth is read like the flat tape, by every reader', async () => {
     await fc.assert(
       fc.asyncProperty(histories, async (history) => {
         const { turn, head, fork } = await make(history);

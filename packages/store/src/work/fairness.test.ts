@@ -71,7 +71,7 @@ const rowsTouched = (node: PlanNode | undefined): number =>
     : (node['Actual Rows'] + (node['Rows Removed by Join Filter'] ?? 0)) * node['Actual Loops'] +
       (node.Plans ?? []).reduce((sum, child) => sum + rowsTouched(child), 0);
 
-describe('projects are served by turns', () => {
+describe('projects are served in turn', () => {
   test.each([
     ['a window smaller than their number', 1, 100],
     ['a window for all of them', 10, 200],
@@ -86,7 +86,7 @@ describe('projects are served by turns', () => {
     expect(Math.max(...served.values()) / Math.min(...served.values())).toBeLessThanOrEqual(1.3);
   });
 
-  test('and one alone gets all of the window', async () => {
+  test('and a single project gets the whole window', async () => {
     const [busy, small] = (await projects(3)) as [ProjectId, ProjectId, ProjectId];
     await queue(busy, 100);
     await queue(small, 2);
@@ -96,7 +96,7 @@ describe('projects are served by turns', () => {
     expect(of).toHaveLength(2);
   });
 
-  test('a project that has more under way waits for those that have less', async () => {
+  test('a project with more turns under way waits for projects with fewer', async () => {
     const [busy, late] = (await projects(2)) as [ProjectId, ProjectId];
     await queue(busy, 100);
     await world.worker({ concurrency: 2 });
@@ -109,7 +109,7 @@ describe('projects are served by turns', () => {
   });
 });
 
-test('promotion reads what there is room for, not the 100,000 that are queued', async () => {
+test('promotion reads as many turns as there is room for, not the 100,000 queued turns', async () => {
   const ids = await projects(10);
   for (const id of ids) await queue(id, 100);
   await world.worker({ concurrency: 10 });
@@ -131,7 +131,7 @@ test('promotion reads what there is room for, not the 100,000 that are queued', 
   expect(many).toBeLessThan(1_000);
 });
 
-test('promotion asks for each candidate whether its agent is free, and goes through nothing else that is under way', async () => {
+test('promotion checks for each candidate whether its agent is free, and reads no other turns under way', async () => {
   const [id = DEFAULT_PROJECT] = await projects(1);
   await queue(id, 500);
   await world.worker({ concurrency: 10 });
@@ -148,11 +148,11 @@ test('promotion asks for each candidate whether its agent is free, and goes thro
   expect(rowsTouched(plan)).toBeLessThan(3_000);
 });
 
-describe('max_concurrent', () => {
+describe('the limit max_concurrent', () => {
   const limit = (projectId: ProjectId, max_concurrent: number | null) =>
     setProjectLimits(world.pool, projectId, { max_concurrent });
 
-  test('holds exactly, whoever submits, promotes and ends at the same time, at whatever target', async () => {
+  test('is kept exactly while submissions, promotions and ends happen at the same time, at every target', async () => {
     const [profile, gpu] = [
       await world.profile('writer'),
       await world.profile('gpu', { workerTarget: 'gpu' }),
@@ -175,7 +175,7 @@ describe('max_concurrent', () => {
     }
   });
 
-  test('does not count what is suspended, nor hold up what comes back', async () => {
+  test('does not count suspended turns, and does not delay turns that resume', async () => {
     const profile = await world.profile('writer');
     await world.worker({ concurrency: 50 });
     await limit(DEFAULT_PROJECT, 1);
@@ -190,7 +190,7 @@ describe('max_concurrent', () => {
     expect(await promote(world.pool, '')).toEqual([]);
   });
 
-  test('of one project is no other one’s, and ends when it is taken away', async () => {
+  test('of one project does not limit another project, and ends when it is removed', async () => {
     const profile = await world.profile('writer');
     const { projectId } = await world.project('other');
     const other = await world.profile('writer', { projectId });
@@ -207,7 +207,7 @@ describe('max_concurrent', () => {
   });
 });
 
-test('a priority counts within its project only', async () => {
+test('a priority counts only within its project', async () => {
   const profile = await world.profile('writer');
   const { projectId } = await world.project('other');
   await queue(projectId, 10);
@@ -291,7 +291,7 @@ describe('a project that has no running or waiting turn', () => {
     expect(rings.map(({ priority }) => priority)).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8]);
   });
 
-  test('enters the window by promotion too, and in the order of the rows while the queue is away', async () => {
+  test('also enters the window by promotion, and in the order of the rows while the queue is away', async () => {
     const busy = await world.profile('writer');
     const { projectId } = await world.project('late');
     await world.worker({ concurrency: 2 });

@@ -6,7 +6,7 @@ const seeds = (process.env.BOXCAR_GATE_SEEDS ?? '7').split(',').map(Number);
 const turns = Number(process.env.BOXCAR_GATE_TURNS ?? '500');
 
 test.each(seeds)(
-  'the gate keeps its limits and its order through outages, cancels and kills, and never stands idle (seed %i)',
+  'the gate keeps its limits and its order through outages, cancels and kills, and always makes progress (seed %i)',
   async (seed) => {
     const report = await simulateGate(turns, seed);
     expect(report.broken.slice(0, 10)).toEqual([]);

@@ -34,7 +34,7 @@ async function locked(options: { readonly leaseMs?: number } = {}) {
 const leaseEnds = async (id: WorkerId): Promise<boolean> =>
   (await world.count('workers', `id = '${id}' and lease_until <= now()`)) === 1;
 
-test('each watches the next living one in the circle of ids, the last the first, and nobody itself', async () => {
+test('each worker watches the next living worker in the circle of ids, the last watches the first, and none watches itself', async () => {
   await using watcher = await session();
   const ids: WorkerId[] = [];
   for (let i = 0; i < 50; i += 1) ids.push(await world.worker());
@@ -48,13 +48,13 @@ test('each watches the next living one in the circle of ids, the last the first,
   expect(await watchPeer(watcher, first, { waitMs: 1 })).toMatchObject({ peerId: fourth });
 });
 
-test('a worker alone has nobody to watch', async () => {
+test('a single worker watches no other', async () => {
   await using watcher = await session();
   expect(await watchPeer(watcher, await world.worker(), { waitMs: 1 })).toEqual({ outcome: 'none' });
   expect(await watchPeer(watcher, newId<'worker'>(), { waitMs: 1 })).toMatchObject({ outcome: 'free' });
 });
 
-test('a lock that is held is waited for, and got at the moment its session ends', async () => {
+test('a watcher waits for a lock that is held, and gets the lock the moment its session ends', async () => {
   await using watcher = await session();
   const me = newId<'worker'>();
   const { id, client } = await locked();
@@ -72,7 +72,7 @@ test('a lock that is held is waited for, and got at the moment its session ends'
   expect(rows).toEqual([{ is_mine: true }]);
 });
 
-test('of two watchers that get the lock both suspect, and one ends the lease', async () => {
+test('two watchers that get the lock both suspect the worker, and one ends the lease', async () => {
   await using one = await session();
   await using two = await session();
   const { id, client } = await locked();
@@ -96,10 +96,10 @@ test('of two watchers that get the lock both suspect, and one ends the lease', a
 test.each([
   ['a renewal', (id: WorkerId) => renewLease(world.pool, id, LEASE)],
   [
-    'a word that its lock is gone',
+    'a report that its lock is gone',
     (id: WorkerId) => renewLease(world.pool, id, { ...LEASE, hasLock: false }),
   ],
-  ['a goodbye', (id: WorkerId) => removeWorker(world.pool, id)],
+  ['a report that it leaves', (id: WorkerId) => removeWorker(world.pool, id)],
 ])('%s refutes a suspicion', async (_what, refute) => {
   await using watcher = await session();
   const { id, client } = await locked();
@@ -125,7 +125,7 @@ test('a lock that is held again refutes a suspicion', async () => {
   expect(await leaseEnds(id)).toBe(true);
 });
 
-test('a free lock says nothing about a worker that is without it, nor to a watcher that is younger than its last word', async () => {
+test('a free lock proves nothing about a worker without a lock, and nothing to a watcher that is younger than the worker’s last report', async () => {
   const id = await world.worker();
   // As after a restart of Postgres: every session is new, and no lock is held.
   await using watcher = await session();

@@ -82,14 +82,14 @@ async function lockTurn(turn: TestTurn): Promise<AsyncDisposable & { unlock(): P
 }
 const at = (seconds: number): Date => new Date(Date.now() + seconds * 1_000);
 
-test('a provider without a row admits everyone and writes nothing', async () => {
+test('a provider without a row admits every call and writes nothing', async () => {
   const [turn] = await running(1);
   expect(await enter(turn === undefined ? [] : [turn])).toEqual([{ outcome: 'admitted', isProbe: false }]);
   expect(await world.count('provider_slots')).toBe(0);
   expect(await findGatedProviders(world.pool)).toEqual([]);
 });
 
-test('limits are set one by one, and the heartbeat tells which providers have some', async () => {
+test('limits are set separately, and the heartbeat returns the providers that have limits', async () => {
   await setProviderLimits(world.pool, 'p', { maxConcurrent: 3, breakerAfter: 7 });
   await setProviderLimits(world.pool, 'p', { requestsPerMinute: 90 });
   expect(await listProviders(world.pool)).toMatchObject([
@@ -122,7 +122,7 @@ test('limits are whole numbers up to a million, or none; other values are refuse
 describe('limits that are changed while turns wait', () => {
   const overdue = () => findOverdueProviders(world.pool);
 
-  test('let the next sweep look at once', async () => {
+  test('make the next sweep check them at once', async () => {
     await setProviderLimits(world.pool, 'p', { requestsPerMinute: 1 });
     const turns = await running(4);
     expect(outcomes(await enter(turns))).toEqual(['admitted', 'waiting', 'waiting', 'waiting']);
@@ -132,7 +132,7 @@ describe('limits that are changed while turns wait', () => {
     expect((await wakeProvider(world.pool, 'p')).rings).toHaveLength(3);
   });
 
-  test('end the pause of a provider that fails when its breaker is switched off', async () => {
+  test('end the pause of a failing provider when its breaker is switched off', async () => {
     await setProviderLimits(world.pool, 'p', { breakerAfter: 1 });
     expect((await noteProviderFailure(world.pool, 'p', { hasSucceeded: false })).closedForMs).toBeGreaterThan(
       5_000,
@@ -147,7 +147,7 @@ describe('limits that are changed while turns wait', () => {
     });
   });
 
-  test('do not wait for a turn whose row of the line is locked', async () => {
+  test('do not wait for a turn whose row in the line is locked', async () => {
     await setProviderLimits(world.pool, 'p', { requestsPerMinute: 1 });
     const turns = await running(3);
     await enter(turns);
@@ -166,7 +166,7 @@ describe('limits that are changed while turns wait', () => {
 describe('calls at once', () => {
   beforeEach(() => setProviderLimits(world.pool, 'p', { maxConcurrent: 3 }));
 
-  test('are exactly as many as allowed, whoever asks at the same time; the others wait without a worker', async () => {
+  test('are exactly as many as allowed, also when many ask at the same time; the other turns wait without a worker', async () => {
     const turns = await running(24);
     const asked = await Promise.all(
       Array.from({ length: 6 }, (_, n) => enter(turns.slice(n * 4, n * 4 + 4))),
@@ -177,7 +177,7 @@ describe('calls at once', () => {
     expect(await listProviders(world.pool)).toMatchObject([{ in_use: 3, waiting: 21 }]);
   });
 
-  test('B3: pass on to who has waited longest, and newcomers find no room while someone waits', async () => {
+  test('B3: leave their room to the turn that has waited longest, and new turns find no room while a turn waits', async () => {
     const first = await running(3);
     const later = await running(3);
     const [newcomer] = await running(1);
@@ -200,7 +200,7 @@ describe('calls at once', () => {
     expect(idsOf((await wakeProvider(world.pool, 'p')).rings)).toEqual(idsOf(later.slice(2)));
   });
 
-  test('count no attempt of a turn that waited: nothing was asked', async () => {
+  test('do not count an attempt of a turn that waited: no model was asked', async () => {
     const turns = await running(4);
     await enter(turns);
     expect(await world.count('steps')).toBe(3);
@@ -209,7 +209,7 @@ describe('calls at once', () => {
     expect(await world.count('steps')).toBe(4);
   });
 
-  test('B2: come free with the lease of a killed worker, and are not revived when its turns go on', async () => {
+  test('B2: free their room with the lease of a killed worker, and do not return when its turns continue', async () => {
     const killed = await world.worker({ concurrency: 10 });
     const lost = await running(3, killed);
     const callers = lost.map((turn) => callerOf(turn, { holderId: killed }));
@@ -224,7 +224,7 @@ describe('calls at once', () => {
     expect(await listProviders(world.pool)).toMatchObject([{ in_use: 2 }]);
   });
 
-  test('are kept for a woken turn for a while only', async () => {
+  test('are kept for a woken turn only for a limited time', async () => {
     const turns = await running(5);
     await enter(turns);
     const { rings } = await leave(turns.slice(0, 1));
@@ -234,7 +234,7 @@ describe('calls at once', () => {
     expect(idsOf(after.rings)).toEqual(idsOf(turns.slice(4)));
   });
 
-  test('of a stale worker suspend nothing, and its leaving takes no other’s place', async () => {
+  test('of a stale worker suspend nothing, and the leave of a stale worker frees no place of another turn', async () => {
     const [turn] = await running(1);
     const others = await running(3);
     if (turn === undefined) throw new Error('no turn');
@@ -248,7 +248,7 @@ describe('calls at once', () => {
     expect(await listProviders(world.pool)).toMatchObject([{ in_use: 3 }]);
   });
 
-  test('B4: of a worker that has lost its turn are refused, and the next holder keeps his place', async () => {
+  test('B4: of a worker that has lost its turn are refused, and the next holder keeps its place', async () => {
     const lapsed = await world.worker();
     const [turn] = await running(1, lapsed);
     if (turn === undefined) throw new Error('no turn');
@@ -268,7 +268,7 @@ describe('calls at once', () => {
     expect(await world.rows('select epoch from boxcar.provider_slots')).toEqual([{ epoch: next.epoch }]);
   });
 
-  test('of a batch are found by its parts, which are told that they are repeated', async () => {
+  test('of a batch are found by parts of the batch that are marked as repeated', async () => {
     const callers = (await running(5)).map((turn) => callerOf(turn));
     const first = await enterProvider(world.pool, 'p', { callers });
     const again = await Promise.all(
@@ -278,7 +278,7 @@ describe('calls at once', () => {
     expect(await listProviders(world.pool)).toMatchObject([{ in_use: 3, waiting: 2 }]);
   });
 
-  test('wake each waiting turn once, however many look at the same time', async () => {
+  test('wake each waiting turn once, however many processes look at the same time', async () => {
     const turns = await running(9);
     await enter(turns);
     const woken = await Promise.all([
@@ -289,7 +289,7 @@ describe('calls at once', () => {
     expect(ids.toSorted()).toEqual(idsOf(turns.slice(3, 6)).toSorted());
   });
 
-  test('pass over a turn that is locked, which is woken when it is free', async () => {
+  test('skip a locked turn, which is woken when it is free', async () => {
     const first = await running(3);
     const [locked, next] = await running(2);
     if (locked === undefined || next === undefined) throw new Error('no turns');
@@ -303,7 +303,7 @@ describe('calls at once', () => {
     expect(idsOf((await wakeProvider(world.pool, 'p')).rings)).toEqual([locked.turnId]);
   });
 
-  test('are looked at again soon for a locked turn, even if nothing limits them any more', async () => {
+  test('are checked again soon for a locked turn, even if nothing limits the calls any more', async () => {
     const first = await running(3);
     const [locked] = await running(1);
     if (locked === undefined) throw new Error('no turn');
@@ -343,7 +343,7 @@ describe('calls at once', () => {
     expect(outcomes(await refused)).toEqual(['admitted']);
   });
 
-  test('of a turn that ended while it waited are not waited for', async () => {
+  test('do not wait for a turn that ended while it waited', async () => {
     const turns = await running(5);
     await enter(turns);
     const [, , , ended, next] = turns;
@@ -354,7 +354,7 @@ describe('calls at once', () => {
     expect(idsOf((await leave(turns.slice(0, 1))).rings)).toEqual([next.turnId]);
   });
 
-  test('do not wait behind what an older build has left of a turn that ended', async () => {
+  test('do not wait for an entry in the line that an older build has left of an ended turn', async () => {
     const turns = await running(5);
     await enter(turns);
     const [, , , ended, next] = turns;
@@ -373,7 +373,7 @@ describe('calls at once', () => {
 });
 
 describe('calls per minute', () => {
-  test('are paid for as of the moment at which the call may begin, however long its provider was locked', async () => {
+  test('are counted from the moment at which the call may begin, however long its provider was locked', async () => {
     await setProviderLimits(world.pool, 'p', { requestsPerMinute: 1 });
     const turns = await running(1);
     const client = await world.pool.connect();
@@ -399,7 +399,7 @@ describe('calls per minute', () => {
     expect(paced?.began.getTime()).toBeGreaterThanOrEqual(freed?.at.getTime() ?? Number.NaN);
   });
 
-  test('are exact whoever asks at the same time, and those that wait are woken at the pace', async () => {
+  test('are exact when many ask at the same time, and waiting turns are woken at the pace', async () => {
     await setProviderLimits(world.pool, 'p', { requestsPerMinute: 20 });
     const turns = await running(8);
     const now = new Date();
@@ -426,7 +426,7 @@ describe('a provider that fails', () => {
   const fail = (options: { hasSucceeded?: boolean; now?: Date } = {}) =>
     noteProviderFailure(world.pool, 'p', { hasSucceeded: false, ...options });
 
-  test('is asked by nobody for a while, then by one, whose answer lets all go on', async () => {
+  test('is not asked for a while, then by a single call, whose answer lets all turns continue', async () => {
     await setProviderLimits(world.pool, 'p', { breakerAfter: 3 });
     const told = await Promise.all([fail(), fail(), fail(), fail()]);
     expect(told.map(({ closedForMs }) => closedForMs !== null).toSorted()).toEqual([
@@ -451,7 +451,7 @@ describe('a provider that fails', () => {
     expect(await findGatedProviders(world.pool)).toEqual([]);
   });
 
-  test('is tried by another when the one that tries never tells', async () => {
+  test('is tried by another call when the trying call never reports', async () => {
     await setProviderLimits(world.pool, 'p', { breakerAfter: 1 });
     await fail();
     const turns = await running(2);
@@ -501,7 +501,7 @@ describe('a place that was kept', () => {
     expect((await wakeProvider(world.pool, 'p', { now: at(13) })).rings).toEqual([]);
   });
 
-  test('passes to an earlier turn that comes late, which does not go to the end of the line', async () => {
+  test('passes to an earlier turn that arrives late, which does not go to the end of the line', async () => {
     await setProviderLimits(world.pool, 'p', { requestsPerMinute: 10 });
     const start = new Date();
     const turns = await running(12);
@@ -527,7 +527,7 @@ describe('a place that was kept', () => {
       if (index > 0) expect(ms - (called[index - 1] ?? 0)).toBeGreaterThanOrEqual(6_000);
   });
 
-  test('that is lost leaves the turn its position: it is woken before all that came after it', async () => {
+  test('that is lost leaves the turn its position: the turn is woken before all later turns', async () => {
     await setProviderLimits(world.pool, 'p', { maxConcurrent: 1 });
     const [calling, late, next] = (await running(3)) as [TestTurn, TestTurn, TestTurn];
     await enter([calling]);
@@ -563,7 +563,7 @@ describe('a call that tries a failing provider', () => {
     return caller;
   };
 
-  test('gives its right to the next caller at once when it is canceled', async () => {
+  test('passes its right to the next caller at once when it is canceled', async () => {
     await closeOff();
     const turns = await running(3);
     await enter(turns);
@@ -584,7 +584,7 @@ describe('a call that tries a failing provider', () => {
     );
   });
 
-  test('gives its right away with the lease of its worker', async () => {
+  test('loses its right with the lease of its worker', async () => {
     await closeOff();
     const turns = await running(2);
     await enter(turns);
@@ -598,7 +598,7 @@ describe('a call that tries a failing provider', () => {
     );
   });
 
-  test('opens the pause anew once, whatever becomes of calls that tried before it', async () => {
+  test('starts the pause again once, whatever the calls that tried earlier report', async () => {
     await closeOff();
     const turns = await running(3);
     await enter(turns);
@@ -633,28 +633,28 @@ describe('answers of other workers', () => {
     other = await world.worker();
   });
 
-  test('begin the count anew: one host with a broken network closes a provider for nobody', async () => {
+  test('start the count again: a host with a broken network does not close a provider for other hosts', async () => {
     for (let n = 0; n < 12; n++) {
       expect(await fail()).toEqual({ closedForMs: null });
       if (n % 2 === 1) await beat({ p: 0 });
     }
   });
 
-  test('are waited for: before every worker has told whether it had one, nothing is closed off', async () => {
+  test('are waited for: nothing is closed off before every worker has reported whether it had an answer', async () => {
     await beat();
     for (let n = 0; n < 12; n++) expect(await fail()).toEqual({ closedForMs: null });
     await beat({ q: 0 });
     expect((await fail()).closedForMs).toBeGreaterThan(0);
   });
 
-  test('count only when they came after the first of the failures', async () => {
+  test('count only when they are later than the first failure', async () => {
     await fail();
     await fail();
     await beat({ p: 60_000 });
     expect((await fail()).closedForMs).toBeGreaterThan(0);
   });
 
-  test('that come through the gate count at once', async () => {
+  test('that pass through the gate count at once', async () => {
     await setProviderLimits(world.pool, 'p', { maxConcurrent: 5 });
     const callers = (await running(1, other)).map((one) => callerOf(one, { holderId: other }));
     await fail();
@@ -664,7 +664,7 @@ describe('answers of other workers', () => {
     expect(await world.rows('select failures from boxcar.providers')).toEqual([{ failures: 0 }]);
   });
 
-  test('of a worker whose lease has passed are not waited for', async () => {
+  test('of a worker whose lease has expired are not waited for', async () => {
     await beat();
     for (let n = 0; n < 3; n++) await fail();
     await world.pool.query('update boxcar.workers set lease_until = now() where id = $1', [other]);
@@ -672,7 +672,7 @@ describe('answers of other workers', () => {
   });
 });
 
-test('asking, leaving and waking cost a constant number of statements', async () => {
+test('entering, leaving and waking cost a constant number of statements', async () => {
   const counts: number[] = [];
   for (const size of [2, 20]) {
     await setProviderLimits(world.pool, 'p', { maxConcurrent: size });

@@ -62,7 +62,7 @@ const NOTHING = {
 describe('the probe', () => {
   const look = (options: { now?: Date } = {}) => probe(world.pool, { ...options, lostRingMs: 2_000 });
 
-  test('finds nothing where nothing is due', async () => {
+  test('finds nothing when nothing is due', async () => {
     expect(await look()).toEqual(NOTHING);
     const turn = await world.running({ profile, holder, deadlineMs: 60_000 });
     await world.call(turn, 1);
@@ -70,7 +70,7 @@ describe('the probe', () => {
     expect(await look()).toEqual(NOTHING);
   });
 
-  test('finds each kind of trouble', async () => {
+  test('finds each kind of due work', async () => {
     const turn = await world.running({ profile, holder, deadlineMs: 10_000 });
     await world.call(turn, 1);
     expect(await look(later(11))).toEqual({ ...NOTHING, overdue_turns: true });
@@ -82,15 +82,15 @@ describe('the probe', () => {
     expect(await look()).toEqual({ ...NOTHING, queued: true });
   });
 
-  test('does not take ended turns for overdue', async () => {
+  test('does not report ended turns as overdue', async () => {
     const turn = await world.running({ profile, holder, deadlineMs: 10_000 });
     await commitSteps(world.pool, [await world.commit(turn, { end: 'success' })]);
     expect(await look(later(100))).toEqual(NOTHING);
   });
 });
 
-describe('dead leases', () => {
-  test('lose their turns to a new epoch; the living keep theirs', async () => {
+describe('workers whose lease is dead', () => {
+  test('lose their turns to a new epoch; living workers keep theirs', async () => {
     const dead = await world.worker({ leaseMs: 0 });
     const lost = await world.running({ profile, holder: dead });
     const kept = await world.running({ profile, holder });
@@ -106,7 +106,7 @@ describe('dead leases', () => {
     expect(await takeOver(world.pool, { maxLosses: 3, limit })).toEqual([]);
   });
 
-  test('are those of workers whose row is gone, too', async () => {
+  test('include workers whose row is gone', async () => {
     const gone = newId<'worker'>();
     const turn = await world.running({ profile, holder: gone });
     expect(await takeOver(world.pool, { maxLosses: 3, limit })).toMatchObject([{ turnId: turn.turnId }]);
@@ -118,7 +118,7 @@ describe('dead leases', () => {
     expect(await takeOver(world.pool, { ...later(3_601), maxLosses: 3, limit })).toHaveLength(1);
   });
 
-  test('leave the committed steps as they are: the next holder goes on behind them', async () => {
+  test('leave the committed steps unchanged: the next holder continues after them', async () => {
     const dead = await world.worker({ leaseMs: 0 });
     const turn = await world.running({ profile, holder: dead });
     await commitSteps(world.pool, [await world.commit(turn, { says: 'kept' })]);
@@ -127,7 +127,7 @@ describe('dead leases', () => {
     expect(await world.tape(turn)).toEqual(['turn.started', 'kept']);
   });
 
-  test('that lost a turn too often give it up to an end', async () => {
+  test('lose a turn only a limited number of times before the turn is ended', async () => {
     const dead = await world.worker({ leaseMs: 0 });
     const turn = await world.running({ profile, holder: dead });
     await takeOver(world.pool, { maxLosses: 2, limit });
@@ -141,7 +141,7 @@ describe('dead leases', () => {
     expect(await world.statusOf(turn)).toBe('failed');
   });
 
-  test('count against a turn, its releases do not; a committed step forgets them', async () => {
+  test('are counted on a turn, its releases are not; a committed step resets the count', async () => {
     const turn = await world.running({ profile, holder });
     const losses = async (): Promise<number> =>
       (
@@ -160,7 +160,7 @@ describe('dead leases', () => {
     expect(await losses()).toBe(0);
   });
 
-  test('do not wait for a turn that somebody else has locked', async () => {
+  test('do not wait for a turn that another session has locked', async () => {
     const dead = await world.worker({ leaseMs: 0 });
     const [one, two] = [
       await world.running({ profile, holder: dead }),
@@ -173,7 +173,7 @@ describe('dead leases', () => {
 });
 
 describe('lost rings', () => {
-  test('name the rings that others may not pass: the oldest of a target, and of a project with no running turn', async () => {
+  test('include the rings that others may not pass: the oldest of a target, and of a project without a running turn', async () => {
     const projects = [await world.project('busy'), await world.project('idle')];
     const profiles = [];
     for (const { projectId } of projects) profiles.push(await world.profile('writer', { projectId }));
@@ -193,7 +193,7 @@ describe('lost rings', () => {
     ]);
   });
 
-  test('are found page by page: each page has the oldest ring of each target, and no ring is next twice', async () => {
+  test('are found page by page: each page has the oldest ring of each target, and no ring occurs twice', async () => {
     const [busy, idle] = [await world.project('busy'), await world.project('idle')];
     const first = await world.profile('writer', { workerTarget: 'a', projectId: busy.projectId });
     const second = await world.profile('reader', { workerTarget: 'a', projectId: idle.projectId });
@@ -280,7 +280,7 @@ describe('lost rings', () => {
     ]);
   });
 
-  test('are left to the next sweep while a call is locked that no worker has begun', async () => {
+  test('wait for the next sweep while a call that no worker has begun is locked', async () => {
     const turn = await world.running({ profile, holder });
     const [first, second] = await world.call(turn, 2);
     await world.release(holder, [turn]);
@@ -297,7 +297,7 @@ describe('lost rings', () => {
     expect(await epochs()).toEqual([{ epoch: 3 }, { epoch: 3 }]);
   });
 
-  test('ring again under a new epoch; the old one claims nothing', async () => {
+  test('are rung again at a new epoch; the old epoch claims nothing', async () => {
     const turn = await world.submit({ profile });
     expect(await findStaleRings(world.pool, { lostRingMs: 2_000, limit })).toEqual({ rings: [] });
     const { rings: stale } = await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit });
@@ -310,7 +310,7 @@ describe('lost rings', () => {
     );
   });
 
-  test('of a target that no worker serves do not stand in front of the others', async () => {
+  test('of a target that no worker serves do not take the place of others', async () => {
     const gpu = await world.profile('painter', { workerTarget: 'gpu' });
     const painter = await world.worker({ targets: ['gpu'] });
     await world.submit({ profile: gpu });
@@ -323,7 +323,7 @@ describe('lost rings', () => {
     });
   });
 
-  test('that were claimed after all are left alone', async () => {
+  test('whose turn was claimed meanwhile are left alone', async () => {
     const turn = await world.submit({ profile });
     const { rings: stale } = await findStaleRings(world.pool, { ...later(3), lostRingMs: 2_000, limit });
     await world.claim(turn, holder);
@@ -347,7 +347,7 @@ describe('lost rings', () => {
 });
 
 describe('deadlines', () => {
-  test('find turns in any status that is not final, the most overdue first', async () => {
+  test('find turns in every status that is not final, the most overdue first', async () => {
     const ended = await world.running({ profile, holder, deadlineMs: 1_000 });
     await commitSteps(world.pool, [await world.commit(ended, { end: 'success' })]);
     await world.running({ profile, holder });
@@ -370,7 +370,7 @@ describe('deadlines', () => {
     });
   });
 
-  test('find calls, and say which of them wait for a turn', async () => {
+  test('find calls, and report which of them wait for a turn', async () => {
     const turn = await world.running({ profile, holder });
     const [a, b] = (await world.call(turn, 2)) as [ToolCallId, ToolCallId];
     await world.submit({ profile, parent: turn, answers: b });
@@ -385,7 +385,7 @@ describe('deadlines', () => {
   });
 });
 
-test('a call that was given more time after it was found overdue is not answered for it', async () => {
+test('a call that got more time after it was found overdue is not answered as overdue', async () => {
   const turn = await world.running({ profile, holder });
   const [call] = (await world.call(turn, 1)) as [ToolCallId];
   const [found] = await findOverdueCalls(world.pool, { ...later(61), limit });
@@ -402,7 +402,7 @@ test('a call that was given more time after it was found overdue is not answered
   expect(await recordResults(world.pool, [due])).toEqual({ rings: [], duplicates: [], lockedTurnIds: [] });
 });
 
-test('one sweeper at a time: the others are told at once, and no connection is held meanwhile', async () => {
+test('sweepers work one at a time: the others learn so at once, and no connection is held meanwhile', async () => {
   const swept: string[] = [];
   await elected(world.pool, 5_000, async () => {
     swept.push('first');
@@ -417,7 +417,7 @@ test('one sweeper at a time: the others are told at once, and no connection is h
   expect(swept).toEqual(['first', 'third', 'fourth']);
 });
 
-test('a sweeper that never comes back keeps the others waiting for its lease only', async () => {
+test('a sweeper that never returns delays the others only until its lease ends', async () => {
   const never = elected(world.pool, 5_000, async () => {
     await world.rows("update boxcar.sweeper set lease_until = now() - interval '1 second'");
     expect(await elected(world.pool, 5_000, async () => undefined)).toBe(true);
@@ -431,15 +431,15 @@ test('a sweeper that never comes back keeps the others waiting for its lease onl
   });
 });
 
-test('targets with queued turns are told once each', async () => {
+test('targets with queued turns are listed once each', async () => {
   for (const workerTarget of ['b', 'a', 'b'])
     await world.submit({ profile: await world.profile(`p-${newId()}`, { workerTarget }) });
   await world.submit({ profile });
   expect(await findQueuedTargets(world.pool)).toEqual(['a', 'b']);
 });
 
-describe('doors', () => {
-  test('wait for a turn until they are closed, by their own job only', async () => {
+describe('jobs of the queue door', () => {
+  test('wait for a turn until their own job closes the wait', async () => {
     const turn = await world.running({ profile, holder });
     await world.pool.query(
       `insert into boxcar.operations (project_id, idempotency_key, primitive, request_hash, response, awaited_turn_id, door_job_id)
@@ -463,7 +463,7 @@ describe('doors', () => {
     expect(await jobs()).toEqual([]);
   });
 
-  test('are closed together, but for those that somebody else has locked', async () => {
+  test('are closed together, except for those that another session has locked', async () => {
     const turn = await world.running({ profile, holder });
     for (const n of [1, 2, 3])
       await world.pool.query(

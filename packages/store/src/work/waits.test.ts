@@ -43,7 +43,7 @@ const state = (turn: TestTurn) =>
   ]);
 
 describe('a turn whose model call failed', () => {
-  test('waits in nobody’s hands, and goes on with the next attempt of the step when it is due', async () => {
+  test('waits without a holder, and continues with the next attempt of the step when the wait is over', async () => {
     const turn = await running();
     const before = await world.tape(turn);
     expect(await fail(turn)).toBe(true);
@@ -62,7 +62,7 @@ describe('a turn whose model call failed', () => {
     ]);
   });
 
-  test('counts anew at its next step', async () => {
+  test('counts from the beginning at its next step', async () => {
     const turn = await running();
     await fail(turn);
     await claim(world.pool, await wakeDue(world.pool, later(61)), holder);
@@ -77,7 +77,7 @@ describe('a turn whose model call failed', () => {
     expect([await due(0), await due(61)]).toEqual([false, true]);
   });
 
-  test('is not suspended by who has lost it', async () => {
+  test('is not suspended by a worker that has lost the turn', async () => {
     const turn = await running();
     const stranger = await world.worker();
     expect(await fail(turn, { holder: stranger })).toBe(false);
@@ -87,7 +87,7 @@ describe('a turn whose model call failed', () => {
     expect(await world.statusOf(turn)).toBe('running');
   });
 
-  test('has no fewer lives for it: retries are no workers lost', async () => {
+  test('does not lose an allowed loss: a retry is not a lost worker', async () => {
     const turn = await running();
     for (let n = 0; n < 5; n++) {
       await fail(turn);
@@ -101,7 +101,7 @@ describe('a turn whose model call failed', () => {
 });
 
 describe('a wake', () => {
-  test('happens once, however many look', async () => {
+  test('happens once, however many processes look', async () => {
     const turns = await Promise.all(Array.from({ length: 6 }, running));
     for (const turn of turns) await fail(turn);
     const timed = turns.map((turn) => ({ turnId: turn.turnId, epoch: 1 }));
@@ -115,7 +115,7 @@ describe('a wake', () => {
     expect(woken.flat()).toHaveLength(6);
   });
 
-  test('clears away the wait that an older build has left of a turn it ended', async () => {
+  test('removes the wait that an older build has left of a turn that it ended', async () => {
     const turn = await running();
     await fail(turn);
     const [wait] = await world.rows('select * from boxcar.waits');
@@ -138,7 +138,7 @@ describe('a wake', () => {
     expect(await world.count('waits')).toBe(1);
   });
 
-  test('and an end of the same turn leave one of the two and no wait, whichever is first', async () => {
+  test('and an end of the same turn leave one of the two and no wait, in either order', async () => {
     const turn = await running();
     await fail(turn);
     const end = await world.commit(turn, { step: 'none', end: 'timeout', holder: null });

@@ -117,7 +117,7 @@ beforeAll(async () => {
 afterAll(() => world[Symbol.asyncDispose]());
 
 test.each(Object.entries(operations))(
-  '%s reads as little in a large window as in a small one',
+  '%s reads as little in a large window as in a small window',
   async (_name, operation) => {
     const reads = async (pool: pg.Pool): Promise<number> => {
       const work = await operation();

@@ -25,7 +25,7 @@ const submitMany = async (n: number, of = profile): Promise<TestTurn[]> => {
 };
 
 describe('the queue of a target', () => {
-  test('stays as it is while no worker lives', async () => {
+  test('stays unchanged while no worker lives', async () => {
     await submitMany(2);
     expect(await promoted()).toEqual([]);
     await world.worker({ leaseMs: 0 });
@@ -33,7 +33,7 @@ describe('the queue of a target', () => {
     expect(await promoted()).toEqual([]);
   });
 
-  test('enters the window oldest first, up to its edge, and rings with epoch 1', async () => {
+  test('enters the window oldest first, up to its limit, and rings with epoch 1', async () => {
     const turns = await submitMany(6);
     await world.worker({ concurrency: 1 });
     expect(await promote(world.pool, '')).toEqual(
@@ -43,14 +43,14 @@ describe('the queue of a target', () => {
     expect(await world.count('turns', "status = 'dispatched' and dispatched_at is not null")).toBe(4);
   });
 
-  test('goes by priority before age', async () => {
+  test('is ordered by priority before age', async () => {
     const turns = await submitMany(6);
     await world.pool.query('update boxcar.turns set priority = 5 where id = $1', [turns[5]?.turnId]);
     await world.worker({ concurrency: 1 });
     expect((await promoted()).sort()).toEqual(idsOf([0, 1, 2, 5].flatMap((index) => turns[index] ?? [])));
   });
 
-  test('gives each project its turn, however long the queue of one is', async () => {
+  test('serves the projects in turn, however long the queue of one project is', async () => {
     const busy = await submitMany(10);
     const others: TestTurn[] = [];
     for (const name of ['b', 'c']) {
@@ -61,7 +61,7 @@ describe('the queue of a target', () => {
     expect((await promoted()).sort()).toEqual(idsOf([...busy.slice(0, 2), ...others]).sort());
   });
 
-  test('is each target’s own', async () => {
+  test('is separate from the queues of other targets', async () => {
     const gpu = await world.profile('gpu', { workerTarget: 'gpu' });
     const [turn] = (await submitMany(1, gpu)) as [TestTurn];
     await world.worker({ targets: ['', 'gpu'] });
@@ -83,7 +83,7 @@ describe('the queue of a target', () => {
     expect(await promoted()).toEqual([locked?.turnId]);
   });
 
-  test('has one promoter at a time; the next one waits, and sees what came meanwhile', async () => {
+  test('has one promoter at a time; the next promoter waits, and sees the turns that arrived meanwhile', async () => {
     await world.worker();
     const holder = await world.worker();
     const busy = await world.running({ profile, holder });
@@ -101,7 +101,7 @@ describe('the queue of a target', () => {
 });
 
 describe('the turns of one agent', () => {
-  test('follow one another in the order they came, one at a time', async () => {
+  test('run in the order in which they arrived, one at a time', async () => {
     const holder = await world.worker();
     const first = await world.running({ profile, holder });
     const [second, third] = [
@@ -123,7 +123,7 @@ describe('the turns of one agent', () => {
     expect(await promoted()).toEqual([third.turnId]);
   });
 
-  test('do not keep others waiting', async () => {
+  test('do not make other agents wait', async () => {
     const holder = await world.worker({ concurrency: 1 });
     const first = await world.running({ profile, holder });
     for (let i = 0; i < 5; i++) await world.submit({ profile, reuse: first });
@@ -134,7 +134,7 @@ describe('the turns of one agent', () => {
 });
 
 describe('a worker', () => {
-  test('renews its lease while its row stands', async () => {
+  test('renews its lease while its row exists', async () => {
     const id = await world.worker({ leaseMs: 0 });
     expect(await renewLease(world.pool, id, { leaseMs: 60_000, hasLock: true })).toEqual({
       held: [],
@@ -151,7 +151,7 @@ describe('a worker', () => {
     ).toBeUndefined();
   });
 
-  test('finds what stands ready for its targets, oldest first', async () => {
+  test('finds the waiting rings of its targets, oldest first', async () => {
     await world.worker({ targets: ['', 'gpu'] });
     const gpu = await world.profile('gpu', { workerTarget: 'gpu' });
     const [one] = (await submitMany(1)) as [TestTurn];
@@ -166,7 +166,7 @@ describe('a worker', () => {
 });
 
 describe('the row of a worker that was killed', () => {
-  test('goes a day after its lease, unless it still holds a turn', async () => {
+  test('is removed a day after its lease, unless the worker still holds a turn', async () => {
     const [dead, holder, living] = [
       await world.worker({ leaseMs: 0 }),
       await world.worker({ leaseMs: 0 }),

@@ -36,7 +36,7 @@ const ask = (task: string) =>
   );
 const phaseOf = async (id: string): Promise<string> => (await json('handoffs', 'show', id)).handoff.phase;
 
-test('a handoff that the policy forbids by now does not begin, although a person approves it', async () => {
+test('a handoff that the changed policy forbids does not begin, although a person approves it', async () => {
   const { handoff_id, ticket_id } = await ask('forbidden by now');
   writeFileSync(policy, policyOf('NEVER'));
   await cliHere(['approvals', 'approve', ticket_id], env);
@@ -57,13 +57,13 @@ test('an approval under a broken policy is kept, and a process that has read the
   expect(await phaseOf(handoff_id)).toBe('awaiting_approval');
 });
 
-test('under the policy of the request it begins at once', async () => {
+test('an approval under the policy of the request begins the handoff at once', async () => {
   const { handoff_id, ticket_id } = await ask('as it was');
   expect((await cliHere(['approvals', 'approve', ticket_id], env)).code).toBe(0);
   expect(await phaseOf(handoff_id)).toBe('pending');
 });
 
-test('the reason of a decision stays in its line', async () => {
+test('the reason of a decision stays on one line', async () => {
   const { ticket_id } = await ask('by somebody');
   await using stack = await openStack(parseConfig(env));
   await new ApprovalGate({ runtime: stack.runtime }).approve(ticket_id, {

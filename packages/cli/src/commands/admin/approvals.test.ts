@@ -58,7 +58,7 @@ const end = async (turn: string) =>
   (await stack.runtime.waitForTurn(turn as never, { timeoutMs: 60_000 })).status;
 const json = async (...args: string[]) => JSON.parse((await cliHere([...args, '--json'], env)).stdout);
 
-test('a request is listed, shown with secrets masked, and approved', async () => {
+test('a request is listed, is shown with masked secrets, and is approved', async () => {
   const { turn, ticket } = await ask();
   const list = await cliHere(['approvals', 'ls', '--status', 'pending'], env);
   expect(list.code).toBe(0);
@@ -84,7 +84,7 @@ test('a denied request is the result of the call', async () => {
   expect((await cliHere(['show', turn], env)).stdout).toContain('too much');
 });
 
-test('pages go on by a cursor, and what does not fit is refused by name', async () => {
+test('pages continue by a cursor, and invalid values are refused by name', async () => {
   const first = await json('approvals', 'ls', '--limit', '1');
   const second = await json('approvals', 'ls', '--limit', '1', '--cursor', first.next_cursor);
   expect(second.approvals[0].ticket_id).not.toBe(first.approvals[0].ticket_id);

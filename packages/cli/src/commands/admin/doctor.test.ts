@@ -35,7 +35,7 @@ async function doctor(
 const of = (answer: Answer, check: string): Finding | undefined =>
   answer.findings.find((finding) => finding.check === check);
 
-it('the invariants alone are asked by --invariants; exit code 1 when one is broken', async () => {
+it('--invariants checks only the invariants; exit code 1 means that one is violated', async () => {
   await using database = await testDatabase();
   const env = { DATABASE_URL: database.url };
   const stack = await prepare(env);
@@ -63,7 +63,7 @@ it('the invariants alone are asked by --invariants; exit code 1 when one is brok
   expect(await cliHere(['doctor', '--invariants', '--retry-dead'], env)).toMatchObject({ code: 2 });
 });
 
-describe('a database', () => {
+describe('the report of doctor on a database', () => {
   let database: TestDatabase;
   let env: Env;
   let stack: Stack;
@@ -75,7 +75,7 @@ describe('a database', () => {
   });
   afterAll(() => stack.close());
 
-  it('in order is said to be so, and lacks a worker; with one nothing is to be done', async () => {
+  it('says that a database in order lacks only a worker, and with a worker that all is well', async () => {
     const answer = await doctor(env, '--all');
     expect(answer).toMatchObject({ code: 0, status: 'warn' });
     expect(answer.findings.filter(({ level }) => level !== 'ok')).toEqual([
@@ -89,7 +89,7 @@ describe('a database', () => {
     expect(stdout).toMatch(/\n\d+ findings: \d+ ok, 0 warn, 0 fail\n$/);
   });
 
-  it('with turns for a pool that nobody serves names the pool and the command', async () => {
+  it('names the pool and the command for turns of a pool without a worker', async () => {
     await stack.runtime.applyProfile({
       name: 'far',
       instructions: 'x',
@@ -110,7 +110,7 @@ describe('a database', () => {
     });
   });
 
-  it('whose workers died shows what is late, and fails when living ones leave it so', async () => {
+  it('shows late work of dead workers, and fails when living workers leave it late', async () => {
     const { turn_id: turnId } = (await stack.runtime.submit('launch_principal', {
       profile_name: 'writer',
       instruction: 'x',
@@ -139,7 +139,7 @@ describe('a database', () => {
     await database.pool.query('delete from boxcar.turns where id = $1', [turnId]);
   });
 
-  it('whose forks nobody ends names them', async () => {
+  it('names forks that were left open', async () => {
     const tape = await stack.runtime.tape('left');
     const fork = await tape.forkTape();
     expect(of(await doctor(env), 'forks')).toBeUndefined();
@@ -149,7 +149,7 @@ describe('a database', () => {
     expect(of(await doctor(env), 'forks')).toBeUndefined();
   });
 
-  it('that lost its rings says so', async () => {
+  it('reports lost rings', async () => {
     await database.pool.query(
       `insert into boxcar.workers (id, lock_key, lease_until, targets, concurrency, schema_version) values (gen_random_uuid(), 8, now() + interval '1 hour', '{""}', 5, $1)`,
       [THIS_BUILD.schemaVersion],
@@ -167,7 +167,7 @@ describe('a database', () => {
     await database.pool.query('delete from boxcar.workers');
   });
 
-  it('whose sweeps have given rows up shows them, and lets them be tried again', async () => {
+  it('shows rows that sweeps have set aside, and lets them be tried again', async () => {
     expect(of(await doctor(env), 'dead letters')).toMatchObject({ level: 'ok' });
     const id = '0198c1f2-0000-7000-8000-000000000001';
     await database.pool.query(
@@ -196,7 +196,7 @@ describe('a database', () => {
     await database.pool.query('delete from boxcar.sweep_failures');
   });
 
-  it('that nobody migrated, or nobody can reach, is a failure with the way out', async () => {
+  it('fails with the next step for a database that is not migrated or not reachable', async () => {
     await using empty = await testDatabase({ empty: true });
     const answer = await doctor({ DATABASE_URL: empty.url });
     expect(answer).toMatchObject({ code: 1, status: 'fail' });
@@ -208,7 +208,7 @@ describe('a database', () => {
     ]);
   });
 
-  it('whose role lacks rights names them, and the command that it names grants all of it', async () => {
+  it('names the rights that a role lacks, and the named command grants all of them', async () => {
     await using role = await testRole(database);
     const roleEnv = { DATABASE_URL: role.url };
     expect(of(await doctor(roleEnv), 'permissions')).toMatchObject({
@@ -235,14 +235,14 @@ describe('a database', () => {
     expect(findings.filter(({ level }) => level === 'fail')).toEqual([]);
   });
 
-  it('has no such role to grant rights to', async () => {
+  it('fails for a role that does not exist and cannot get rights', async () => {
     expect(await cliHere(['migrate', '--grant-worker', 'nobody here'], env)).toMatchObject({
       code: 1,
       stderr: expect.stringMatching(/not_found: The server has no role 'nobody here'/),
     });
   });
 
-  it('is asked in a constant number of statements, each of bounded time', async () => {
+  it('takes a constant number of statements, each of bounded time', async () => {
     expect(await readServerFacts(database.pool, { hasQueues: true })).toMatchObject({
       isReadOnly: false,
       missingRights: [],
@@ -264,7 +264,7 @@ describe('a database', () => {
 });
 
 test.runIf(queueBackends().includes('redis'))(
-  'a Redis is told by version, memory and persistence; one that is away fails',
+  'shows version, memory and persistence of Redis, and fails when Redis is away',
   async () => {
     await using database = await testDatabase();
     const env = { DATABASE_URL: database.url };
@@ -286,7 +286,7 @@ test.runIf(queueBackends().includes('redis'))(
   },
 );
 
-describe('what facts mean', () => {
+describe('the judgment of doctor', () => {
   const server = {
     versionNumber: 180_004,
     version: '18.4',
@@ -300,18 +300,18 @@ describe('what facts mean', () => {
 
   it.each([
     ['database', 'fail', 'too old', { versionNumber: 140_000, version: '14.1' }],
-    ['database', 'fail', 'only reads', { isReadOnly: true }],
+    ['database', 'fail', 'is read-only', { isReadOnly: true }],
     ['database', 'warn', '95 of 100', { connections: 95 }],
     ['clock', 'warn', '5,000 ms ahead of', { clockSkewMs: 5_000 }],
     ['clock', 'fail', '70,000 ms behind', { clockSkewMs: -70_000 }],
     ['clock', 'ok', '3 ms behind', {}],
-  ])('server: %s %s: %s', (check, level, words, rest) => {
+  ])('on the server is %s %s: %s', (check, level, words, rest) => {
     const found = judgeServer({ ...server, ...rest }).find((finding) => finding.check === check);
     expect(found).toMatchObject({ level, message: expect.stringContaining(words) });
     expect(found?.next !== undefined).toBe(level !== 'ok');
   });
 
-  it('a transaction pooler in the way of the direct connection is said', () => {
+  it('reports a transaction pooler in place of the direct connection', () => {
     expect(judgeDirect({ isOneSession: true, locksHold: true, isNotified: true }).level).toBe('ok');
     for (const broken of ['isOneSession', 'locksHold', 'isNotified'])
       expect(
@@ -323,7 +323,7 @@ describe('what facts mean', () => {
     ['queue', 'fail', { version: '6.0.16' }],
     ['queue', 'ok', { version: '6.2.0' }],
     ['queue memory', 'warn', { policy: 'allkeys-lru' }],
-  ])('Redis: %s %s', (check, level, rest) => {
+  ])('on Redis is %s %s', (check, level, rest) => {
     const good = { version: '7.4.1', policy: 'noeviction', maxMemory: 0, isPersistent: true };
     const bad = { ...good, ...rest };
     const found = judgeRedis([bad]);
@@ -332,7 +332,7 @@ describe('what facts mean', () => {
     expect(found.find((finding) => finding.check === check)).toMatchObject({ level });
   });
 
-  it('calls that nobody takes name the queue; a queue that cannot be asked is a warning', () => {
+  it('names the queue of calls that no worker takes; a queue that cannot be asked is a warning', () => {
     expect(judgeToolQueues([])).toMatchObject([{ level: 'ok' }]);
     expect(judgeToolQueues(undefined)).toMatchObject([{ level: 'warn' }]);
     expect(judgeToolQueues([{ target: 'py', count: 3, oldest_at: new Date(0), ids: [] }])).toMatchObject([
@@ -340,7 +340,7 @@ describe('what facts mean', () => {
     ]);
   });
 
-  it('an invariant that was not checked is a warning, a broken one a failure', () => {
+  it('treats an unchecked invariant as a warning and a violated invariant as a failure', () => {
     const report = { name: 'n', rule: 'r', broken: [], hasMore: false };
     expect(worstOf(judgeInvariants([{ ...report, state: 'holds' }], 's'))).toBe('ok');
     expect(worstOf(judgeInvariants([{ ...report, state: 'unchecked' }], 's'))).toBe('warn');
@@ -352,7 +352,7 @@ describe('what facts mean', () => {
   });
 });
 
-test('a broken policy is a finding of its own, and keeps nobody from deciding about approvals', async () => {
+test('a broken policy is a finding of its own, and does not prevent decisions about approvals', async () => {
   await using database = await testDatabase();
   const folder = await mkdtemp(join(tmpdir(), 'boxcar-doctor-'));
   const file = join(folder, 'policy.yaml');

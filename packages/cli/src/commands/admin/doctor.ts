@@ -67,7 +67,7 @@ interface Extent {
 
 const POOLER_TROUBLE = /prepared statement .{0,200} exist|unsupported startup parameter/;
 const POOLER_NEXT =
-  'A transaction pooler stands in between: it must know prepared statements (PgBouncer 1.21 or newer with max_prepared_statements), and DATABASE_DIRECT_URL must lead past it.';
+  'A transaction pooler is in between: it must support prepared statements (PgBouncer 1.21 or newer with max_prepared_statements), and DATABASE_DIRECT_URL must bypass it.';
 
 /** A check that failed to run is a finding too. */
 function failed(check: string, thrown: unknown): Finding {

@@ -59,7 +59,7 @@ test('a handoff is accepted, and with --wait its result is printed', async () =>
   expect(JSON.parse(failed.stdout)).toMatchObject({ status: 'failed', error: { code: 'model_failed' } });
 });
 
-test('what the policy forbids is refused in its words, and leaves a row', async () => {
+test('a handoff that the policy forbids is refused with the policy’s reason, and leaves a row', async () => {
   const refused = await cliHere(askFor('external-billing', ['--wait']), env);
   expect(refused).toMatchObject({ code: 1, stdout: '' });
   expect(refused.stderr).toBe(
@@ -83,7 +83,7 @@ test('what the policy forbids is refused in its words, and leaves a row', async 
   );
 });
 
-test('one that needs an approval prints its ticket, and goes on after the decision', async () => {
+test('a handoff that needs an approval prints its ticket, and continues after the decision', async () => {
   const { handoff_id, ticket_id, status } = await json(...askFor('boss', ['--key', 'one']));
   expect(status).toBe('pending');
   const before = await cliHere(['handoffs', 'show', handoff_id.replaceAll('-', '')], env);
@@ -118,7 +118,7 @@ test('one that needs an approval prints its ticket, and goes on after the decisi
   );
 });
 
-test('a list is filtered, and goes on by a cursor', async () => {
+test('a list is filtered, and continues by a cursor', async () => {
   const list = await cliHere(['handoffs', 'ls'], env);
   expect(list.code).toBe(0);
   for (const part of ['completed', 'failed', 'rejected', 'agdd', 'main', 'external-billing'])
@@ -141,7 +141,7 @@ test('a list is filtered, and goes on by a cursor', async () => {
   expect(page.handoffs).not.toEqual([newest]);
 });
 
-test('parts of a handoff name the whole', async () => {
+test('the parts of a handoff name the whole', async () => {
   const { handoffs } = await json('handoffs', 'ls', '--run', 'run-7');
   const parent = handoffs[0].handoff_id;
   const { handoff_id } = await json(...askFor('writer', ['--arg', `parent_handoff_id=${parent}`])).catch(
@@ -154,7 +154,7 @@ test('parts of a handoff name the whole', async () => {
   expect((await cliHere(['handoffs', 'show', part.handoff_id], env)).stdout).toContain(`${parent}, depth 1`);
 });
 
-test('a chain is one request, one picture, and undone by hand where it could not be', async () => {
+test('a chain is one request with one overview, and a failed compensation is retried by a person', async () => {
   let isBroken = true;
   tool.registerAgent('flight', () => 'booked');
   tool.registerAgent('unflight', () => {
@@ -206,7 +206,7 @@ test('a chain is one request, one picture, and undone by hand where it could not
   expect(await cliHere(['handoffs', 'compensate', handoff_id], env)).toMatchObject({ code: 1 });
 });
 
-test('a question is listed, and answered once', async () => {
+test('a question is listed, and is answered once', async () => {
   tool.registerAgent(
     'asker',
     async (_input, { ask }) => `painted ${await ask('Which colour?\nAny will do.')}`,
@@ -246,7 +246,7 @@ test('a question is listed, and answered once', async () => {
 /** No database is reachable at this address. */
 const NOWHERE = { DATABASE_URL: 'postgres://nobody@127.0.0.1:1/none', BOXCAR_DATABASE_WAIT_SECONDS: '0' };
 
-test('wrong values are refused by name before the database is asked, and what there is not after', async () => {
+test('invalid values are refused by name before the database is asked, and unknown ids afterwards', async () => {
   for (const [args, text] of [
     [['show', 'x'], 'must be an id'],
     [['ls', '--status', 'open'], 'Allowed choices'],
@@ -268,7 +268,7 @@ test('wrong values are refused by name before the database is asked, and what th
   }
 });
 
-test('nothing is handed off while the feature is off', async () => {
+test('no handoff is made while the feature is off', async () => {
   const off = await cliHere(askFor('writer'), { ...env, BOXCAR_HANDOFF_ENABLED: 'false' });
   expect(off).toMatchObject({ code: 1, stdout: '' });
   expect(off.stderr).toContain('feature_disabled: Handoff feature is disabled');

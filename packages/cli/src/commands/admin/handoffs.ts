@@ -186,7 +186,7 @@ export function addHandoffs(program: Command, run: Run): void {
     .command('show')
     .description('Shows a handoff: request, policy, approval, turn, result and log.')
     .argument('<handoff>', HANDOFF, readId)
-    .option('--chain', 'all handoffs that come from the same first one')
+    .option('--chain', 'all handoffs with the same first handoff')
     .option('--project <name>', 'project, by id or name')
     .addHelpText(
       'after',

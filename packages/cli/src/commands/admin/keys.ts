@@ -45,14 +45,14 @@ function answerMade(context: Context, made: CreatedKey): void {
         ['expires', expires_at === null ? 'never' : expires_at.toISOString()],
       ]),
   );
-  context.note('the key is shown this once: keep it where only its user can read it');
+  context.note('the key is shown only once: keep it where only its user can read it');
 }
 
 /** `boxcar keys create`. */
 async function runCreate(context: Context, flags: CreateFlags): Promise<number> {
   const { scope: scopes, agent, name, expires: lifetimeMs, project } = flags;
   if (scopes === undefined)
-    throw wrongUsage(`give what the key may do: --scope, one of ${SCOPE_LIST}`, 'scope');
+    throw wrongUsage(`give the rights of the key: --scope, one of ${SCOPE_LIST}`, 'scope');
   await using reader = await openReader(context.config, context.log('warn'));
   const projectId = project ?? context.config.project;
   answerMade(context, await createKey(reader.pool, { scopes, projectId, agent, name, lifetimeMs }));

@@ -33,7 +33,7 @@ const cardsOf = async (box: string): Promise<string[]> => {
 };
 
 describe('boxcar erase', () => {
-  it('erases the named cards and says so for each; a second time it says that too', async () => {
+  it('erases the named cards and reports each; the second time it reports that they are erased', async () => {
     const [one = '', two = ''] = await cardsOf(await create('secret one', 'kept'));
     const first = await boxcar('erase', one, '--reason', 'asked for', '--yes');
     expect(first).toMatchObject({
@@ -47,7 +47,7 @@ describe('boxcar erase', () => {
     expect(two).not.toBe(one);
   });
 
-  it('--box erases all own cards of a box, and the box shows so', async () => {
+  it('--box erases all own cards of a box, and the box shows it', async () => {
     const box = await create('secret two', 'secret three');
     expect((await boxcar('erase', '--box', box, '--reason', 'leak', '--yes')).code).toBe(0);
     const shown = await boxcar('box', 'show', box, '--cards');
@@ -55,7 +55,7 @@ describe('boxcar erase', () => {
     expect(shown.stdout).not.toContain('secret');
   });
 
-  it('exits 3 when a card is kept or not there', async () => {
+  it('exits with 3 when a card is kept or does not exist', async () => {
     const { stdout, code } = await boxcar(
       ...['erase', '00000000-0000-7000-8000-000000000003', '0198c1f2-5d1e-7000-8000-9f1b2c3d4e5f'],
       ...['--reason', 'x', '--yes'],
@@ -66,15 +66,15 @@ describe('boxcar erase', () => {
   });
 
   it.each([
-    ['nothing to erase', ['--reason', 'x', '--yes'], /name the cards to erase, or give --box/],
-    ['what is no id', ['x', '--reason', 'x', '--yes'], /cards\.0: 'x' is not a valid id/],
+    ['no card to erase', ['--reason', 'x', '--yes'], /name the cards to erase, or give --box/],
+    ['an id that is not valid', ['x', '--reason', 'x', '--yes'], /cards\.0: 'x' is not a valid id/],
     [
       'a blank reason',
       ['0198c1f2-5d1e-7000-8000-9f1b2c3d4e5f', '--reason', ' ', '--yes'],
       /--reason.*must not be blank/,
     ],
     [
-      'no box of that id',
+      'an id that is not a box',
       ['--box', '0198c1f2-5d1e-7000-8000-9f1b2c3d4e5f', '--reason', 'x', '--yes'],
       /not_found: No box/,
     ],
@@ -83,10 +83,14 @@ describe('boxcar erase', () => {
       ['0198c1f2-5d1e-7000-8000-9f1b2c3d4e5f', '--project', 'nope', '--reason', 'x', '--yes'],
       /not_found: No project 'nope'/,
     ],
-    ['nobody to ask', ['0198c1f2-5d1e-7000-8000-9f1b2c3d4e5f', '--reason', 'x', '--json'], /give --yes/],
+    [
+      'no confirmation and no terminal',
+      ['0198c1f2-5d1e-7000-8000-9f1b2c3d4e5f', '--reason', 'x', '--json'],
+      /give --yes/,
+    ],
   ])('is refused with %s', async (name, args, message) => {
     const { code, stderr } = await boxcar('erase', ...args);
-    expect(code).toBe(/^(nothing|what|nobody|a blank) /.test(name) ? 2 : 1);
+    expect(code).toBe(/^(no |a blank |an id that is not valid)/.test(name) ? 2 : 1);
     expect(stderr).toMatch(message);
   });
 });
@@ -113,7 +117,7 @@ describe('boxcar purge', () => {
        update boxcar.boxes set created_at = now() - interval '40 days', archived_at = archived_at - interval '40 days'; commit`,
     );
 
-  it('says what would go, then removes it, and names what it kept', async () => {
+  it('shows what would be removed, then removes it, and names what it kept', async () => {
     const profiles = await boxcar('profiles', 'ls', '--json');
     expect(profiles.stdout).toContain('"writer"');
     await submit();
@@ -171,10 +175,10 @@ describe('boxcar purge', () => {
 
   it.each([
     ['no age', ['--yes'], 2, /--older-than/],
-    ['an age that is none', ['--older-than', '30', '--yes'], 2, /hours, days or weeks/],
-    ['an age of nothing', ['--older-than', '0d', '--yes'], 2, /hours, days or weeks/],
+    ['an age that is not valid', ['--older-than', '30', '--yes'], 2, /hours, days or weeks/],
+    ['an age of zero', ['--older-than', '0d', '--yes'], 2, /hours, days or weeks/],
     ['an unknown project', ['--older-than', '30d', '--project', 'nope', '--yes'], 1, /No project 'nope'/],
-    ['nobody to ask', ['--older-than', '30d', '--json'], 2, /give --yes/],
+    ['no confirmation and no terminal', ['--older-than', '30d', '--json'], 2, /give --yes/],
   ])('is refused with %s', async (_name, args, exit, message) => {
     const { code, stderr } = await boxcar('purge', ...args);
     expect(code).toBe(exit);
@@ -183,7 +187,7 @@ describe('boxcar purge', () => {
 });
 
 describe('boxcar projects', () => {
-  it('sets a limit, shows it, and takes it away; what is not named stays', async () => {
+  it('sets a limit, shows it and removes it; limits that are not named stay', async () => {
     expect(
       (await boxcar('projects', 'set', 'default', '--max-concurrent', '20', '--max-depth', '5')).code,
     ).toBe(0);
@@ -194,7 +198,7 @@ describe('boxcar projects', () => {
     expect(stdout).toMatch(/limits +none/);
   });
 
-  it('makes a project once, shows it, archives it and takes it back', async () => {
+  it('makes a project once, shows it, archives it and restores it', async () => {
     const made = await boxcar('projects', 'create', 'team', '--max-concurrent', '2', '--json');
     expect(JSON.parse(made.stdout)).toMatchObject({
       name: 'team',
@@ -229,18 +233,22 @@ describe('boxcar projects', () => {
     ['a part', ['--max-depth', '1.5'], /limits\.max_depth/],
     ['an unknown limit of a budget', ['--run-budget', '{tokenz: 5}'], /limits\.run_budget: .*tokenz/],
     ['a budget that limits nothing', ['--run-budget', '{}'], /limits\.run_budget: must limit something/],
-    ['a budget that is no mapping', ['--run-budget', '5'], /limits\.run_budget/],
-    ['what is no YAML', ['--run-budget', '{tokens: [}'], /limits\.run_budget: is neither YAML nor JSON/],
-    ['a file that is not there', ['--prices', '@/nowhere.yaml'], /limits\.prices: ENOENT/],
-    ['a price below nothing', ['--prices', '{a: {input: -1, output: 1}}'], /limits\.prices\.a\.input/],
-    ['a price without its half', ['--prices', '{"a": {"input": 1}}'], /limits\.prices\.a\.output/],
+    ['a budget that is not a mapping', ['--run-budget', '5'], /limits\.run_budget/],
+    [
+      'text that is not YAML',
+      ['--run-budget', '{tokens: [}'],
+      /limits\.run_budget: is neither YAML nor JSON/,
+    ],
+    ['a file that does not exist', ['--prices', '@/nowhere.yaml'], /limits\.prices: ENOENT/],
+    ['a negative price', ['--prices', '{a: {input: -1, output: 1}}'], /limits\.prices\.a\.input/],
+    ['a price without one of its halves', ['--prices', '{"a": {"input": 1}}'], /limits\.prices\.a\.output/],
   ])('refuses %s', async (name, args, message) => {
     const { code, stderr } = await boxcar('projects', 'set', 'default', ...args);
     expect(code).toBe(name.startsWith('a file') ? 1 : 2);
     expect(stderr).toMatch(message);
   });
 
-  it('sets the budget of runs that bring none, which then limits them, and prices', async () => {
+  it('sets prices, and the budget of runs that have none, which then limits them', async () => {
     const set = (...args: string[]): Promise<CliResult> => boxcar('projects', 'set', 'default', ...args);
     const folder = await mkdtemp(join(tmpdir(), 'boxcar-'));
     const prices = join(folder, 'prices.yaml');
@@ -261,13 +269,13 @@ describe('boxcar projects', () => {
     expect((await boxcar('budget', 'show', turn_id)).code).toBe(0);
   });
 
-  it('refuses a project that is not there', async () => {
+  it('refuses a project that does not exist', async () => {
     expect((await boxcar('projects', 'set', 'nope', '--max-depth', '2')).stderr).toMatch(/No project 'nope'/);
   });
 });
 
 describe('boxcar submit --priority', () => {
-  it('is the argument of the primitive, and refused beyond its bounds', async () => {
+  it('is the argument of the primitive, and is refused outside its range', async () => {
     const args = ['launch_principal', '--arg', 'profile_name=writer', '--arg', 'instruction=go'];
     const { stdout } = await boxcar('submit', ...args, '--priority', '7', '--json');
     const receipt: { turn_id: string } = JSON.parse(stdout);

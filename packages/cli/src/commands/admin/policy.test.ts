@@ -27,7 +27,7 @@ const NOWHERE = { DATABASE_URL: 'postgres://nobody@127.0.0.1:1/none', BOXCAR_DAT
 const run = (args: readonly string[], env: Readonly<Record<string, string>> = {}) =>
   cliHere(['policy', ...args], { ...NOWHERE, ...env });
 
-it('check answers with the version of a good policy', async () => {
+it('check prints the version of a valid policy', async () => {
   const { version } = parsePolicy(GOOD);
   expect(await run(['check', good])).toEqual({
     code: 0,
@@ -38,7 +38,7 @@ it('check answers with the version of a good policy', async () => {
   expect([code, JSON.parse(stdout)]).toEqual([0, { file: good, version, findings: [] }]);
 });
 
-it('check shows every finding with its place, and exits 1', async () => {
+it('check shows every finding with its place, and exits with 1', async () => {
   expect(await run(['check', bad])).toEqual({
     code: 1,
     stdout: [
@@ -62,7 +62,7 @@ it('check shows all of many findings', async () => {
   expect([code, JSON.parse(stdout).findings.length]).toEqual([1, 500]);
 });
 
-it('a file that cannot be read, or is broken, is an error', async () => {
+it('a file that cannot be read or is not valid is an error', async () => {
   expect(await run(['check', join(folder, 'none.yaml')])).toMatchObject({
     code: 1,
     stdout: '',
@@ -75,7 +75,7 @@ it('a file that cannot be read, or is broken, is an error', async () => {
   });
 });
 
-it('explain shows level, rule and what each rule says', async () => {
+it('explain shows the level, the deciding rule and the answer of each rule', async () => {
   const { code, stdout } = await run(['explain', '--tool', 'agent.handoff', '--file', good]);
   expect(code).toBe(0);
   expect(stdout.split('\n').map((line) => line.trimEnd().replaceAll(/ {2,}/g, ' '))).toEqual([
@@ -92,7 +92,7 @@ it('explain shows level, rule and what each rule says', async () => {
   ]);
 });
 
-it('explain answers as the library does, by flags and by the environment', async () => {
+it('explain answers like the library, with values from flags and from the environment', async () => {
   const external = ['--context', '{"target_agent": "external-a", "args": {"task": "x"}}'];
   const { stdout } = await run(['explain', '--tool', 'handoff', '--file', good, ...external, '--json']);
   expect(JSON.parse(stdout)).toEqual({

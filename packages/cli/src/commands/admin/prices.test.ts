@@ -30,7 +30,7 @@ afterAll(async () => {
   await rm(folder, { recursive: true });
 });
 
-it('prices are listed with their source, set by project, and taken back', async () => {
+it('prices are listed with their source, set by project, and removed', async () => {
   expect((await list()).get('openai:gpt-4.1')).toMatchObject({
     price: { input: 2_000_000, output: 8_000_000 },
     from: 'built-in',
@@ -58,7 +58,7 @@ it('prices are listed with their source, set by project, and taken back', async 
   expect((await run('prices', 'set', 'mine:llama', '--none')).stdout).toBe('mine:llama has no price.\n');
 });
 
-it('a model of a profile without a price is listed, and is a finding of doctor until one is set', async () => {
+it('a model of a profile without a price is listed, and is a finding of doctor until a price is set', async () => {
   await (await prepare({ DATABASE_URL: database.url })).close();
   const applied = await run(
     'profiles',
@@ -85,7 +85,7 @@ it('a model of a profile without a price is listed, and is a finding of doctor u
   expect(await finding()).toMatchObject([{ level: 'ok' }]);
 });
 
-it('what doctor says sets the price where it is missing: of a model with any name, in its own project', async () => {
+it('the command from doctor sets the missing price: for a model with any name, in its own project', async () => {
   await database.pool.query(
     `insert into boxcar.projects (id, name, operator_agent_id, bootstrap_card_id)
      select gen_random_uuid(), 'other', operator_agent_id, bootstrap_card_id from boxcar.projects limit 1`,

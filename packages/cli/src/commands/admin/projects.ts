@@ -34,7 +34,7 @@ async function runCreate(context: Context, name: string, flags: SetFlags): Promi
   const given = limits && Object.fromEntries(Object.entries(limits).filter(([, value]) => value !== null));
   const { outcome, ...project } = await createProject(reader.pool, { name, limits: given });
   context.answer({ ...project, outcome }, () => describe(project));
-  if (outcome === 'unchanged') context.note('there was a project of this name: nothing was changed');
+  if (outcome === 'unchanged') context.note('a project of this name exists: nothing was changed');
   return EXIT.success;
 }
 
@@ -170,7 +170,7 @@ export function addProjects(program: Command, run: Run): void {
       'after',
       helpOf({
         remarks:
-          'A budget has tokens, cost_usd, turns, steps, depth, fan_out and seconds; a price has input and output, in millionths of a dollar for a million tokens. Each replaces what was set before; runs that have begun keep their budget, and workers their prices until they are restarted. New turns begin while fewer than --max-concurrent are under way. A turn that comes back from a wait is not held up: it has begun.',
+          'A budget has tokens, cost_usd, turns, steps, depth, fan_out and seconds; a price has input and output, in millionths of a dollar for a million tokens. Each replaces the earlier setting; runs that have begun keep their budget, and workers their prices until they are restarted. New turns begin while fewer than --max-concurrent are under way. A turn that returns from a wait is not delayed: it has begun.',
         examples: [
           'boxcar projects set default --max-concurrent 20',
           'boxcar projects set default --max-concurrent none --max-depth 5',

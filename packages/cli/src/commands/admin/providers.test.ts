@@ -10,7 +10,7 @@ beforeAll(async () => {
 });
 afterAll(() => database.close());
 
-it('limits of a provider are set one by one, taken back by name, and listed', async () => {
+it('the limits of a provider are set one by one, removed by name, and listed', async () => {
   expect((await run('providers', 'ls')).stdout).toBe('no provider has limits or failures\n');
   await run('providers', 'set', 'openai', '--max-concurrent', '20', '--requests-per-minute', '500');
   const set = await run('providers', 'set', 'openai', '--requests-per-minute', 'none', '--json');
@@ -38,14 +38,14 @@ it.each([
   expect((await run('providers', 'ls')).stdout).not.toContain(':');
 });
 
-it('a set without a limit says which there are, and lists nobody', async () => {
+it('set without a limit lists the possible limits, and prints no providers', async () => {
   const { code, stderr } = await run('providers', 'set', 'mistral');
   expect(code).toBe(2);
   expect(stderr).toMatch(/--max-concurrent, --requests-per-minute or --breaker-after/);
   expect((await run('providers', 'ls')).stdout).not.toContain('mistral');
 });
 
-it('limits of an API that counts under the name of its account are refused with that name', async () => {
+it('limits of an API that counts for another provider are refused with the name of that provider', async () => {
   const { code, stderr } = await run('providers', 'set', 'openai-chat', '--max-concurrent', '1');
   expect(code).toBe(1);
   expect(stderr).toMatch(/calls of openai-chat count as calls of openai: set the limits of openai/);

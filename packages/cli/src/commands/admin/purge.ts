@@ -46,7 +46,7 @@ const WORDS: Readonly<Record<KeptByPurge['cause'], string>> = {
   reset: 'a younger reset was made of its tape',
   open_fork: 'a younger fork is open of its tape',
   turn: 'it is the tape of turn',
-  session: 'it is what the session began as that is now of',
+  session: 'it is the first tape of the session that now belongs to',
   incarnation: 'an earlier incarnation of it stays:',
 };
 

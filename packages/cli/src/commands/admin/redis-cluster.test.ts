@@ -4,7 +4,7 @@ import { cliHere } from '../../testing/cli.js';
 import { checkRedis } from './check-redis.js';
 
 test.runIf(hasRedisCluster())(
-  'a Redis Cluster is reported as one; without one of its masters it is reported as lost, with the reason',
+  'a Redis Cluster is reported as a cluster; without one of its masters it is reported as lost, with the reason',
   async () => {
     await using database = await testDatabase();
     await using cluster = await testRedisCluster();

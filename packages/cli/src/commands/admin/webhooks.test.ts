@@ -57,7 +57,7 @@ const hasStatus = (status: string) =>
     deadlineMs: 30_000,
   });
 
-test('an address that is not public, and a missing secret, are refused at the call', async () => {
+test('an address that is not public, and a missing secret, are refused when the handoff is requested', async () => {
   const refused = await submit('http://10.0.0.1/');
   expect(refused.code).toBe(1);
   expect(refused.stderr).toContain('arguments.callback.url is at an address that is not public');
@@ -69,7 +69,7 @@ test('an address that is not public, and a missing secret, are refused at the ca
   expect((await cliHere(['webhooks', 'ls'], env)).stdout).toBe('no webhooks\n');
 });
 
-test('a delivery that failed is listed, found by doctor, shown with its handoff, and sent again', async () => {
+test('a failed delivery is listed, found by doctor, shown with its handoff, and sent again', async () => {
   expect((await submit(url, ['--wait'])).code).toBe(0);
   const failed = await hasStatus('failed');
   expect(failed).toMatchObject({
@@ -102,7 +102,7 @@ test('a delivery that failed is listed, found by doctor, shown with its handoff,
   expect(late.stderr).toContain('was delivered already');
 });
 
-test('a list is filtered, and goes on by a cursor', async () => {
+test('a list is filtered, and continues by a cursor', async () => {
   const tool = new HandoffTool({ runtime: stack.runtime, concurrency: 0 });
   const { handoff_id } = await tool.handoff({
     source_agent: 'main',

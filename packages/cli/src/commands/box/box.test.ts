@@ -65,7 +65,7 @@ const expectNarrow = (text: string): void => {
 };
 
 describe('box create', () => {
-  it('makes a box of texts, files, JSON cards and cards that exist, in this order, and prints its id', async () => {
+  it('makes a box from texts, files, JSON cards and existing cards, in this order, and prints its id', async () => {
     const [old] = await stack.runtime.packer.createCards({
       projectId: 'default',
       authorId: 'operator',
@@ -112,7 +112,7 @@ describe('box create', () => {
     });
   });
 
-  it('twice under one key is one box', async () => {
+  it('twice with one key makes one box', async () => {
     const id = await create('--text', 'x', '--key', 'box-1');
     const again = await boxcar('box', 'create', '--text', 'x', '--key', 'box-1');
     expect(again).toMatchObject({
@@ -123,21 +123,21 @@ describe('box create', () => {
   });
 
   it.each([
-    ['nothing', [], /give --text, --file, --cards or --card/],
+    ['no card', [], /give --text, --file, --cards or --card/],
     [
-      'a file that is not there',
+      'a file that does not exist',
       ['--file', 'nothing.txt'],
       /--file: nothing\.txt: the file does not exist\./,
     ],
     ['a folder', ['--file', tmpdir()], /is a folder/],
     ['bytes', ['--file', 'BYTES'], /is not UTF-8 text/],
     ['broken JSON', ['--cards', 'BROKEN'], /--cards: .* is not valid JSON/],
-    ['a card that is none', ['--cards', 'WRONG'], /cards\.0/],
+    ['a card that is not valid', ['--cards', 'WRONG'], /cards\.0/],
     ['an unknown role', ['--text', 'x', '--role', 'robot'], /cards\.0\.role/],
-    ['a card id that is none', ['--card', 'x'], /card_ids\.0: 'x' is not a valid id/],
-    ['an agent that is none', ['--text', 'x', '--source-agent', 'nobody'], /No agent 'nobody'/],
-    ['a project that is none', ['--text', 'x', '--project', 'nowhere'], /No project 'nowhere'/],
-  ])('of %s is refused with what is wrong', async (_what, args, message) => {
+    ['a card id that does not exist', ['--card', 'x'], /card_ids\.0: 'x' is not a valid id/],
+    ['an agent that does not exist', ['--text', 'x', '--source-agent', 'nobody'], /No agent 'nobody'/],
+    ['a project that does not exist', ['--text', 'x', '--project', 'nowhere'], /No project 'nowhere'/],
+  ])('of %s is refused with the reason', async (_what, args, message) => {
     const files: Readonly<Record<string, string>> = {
       BYTES: file('bytes', Buffer.from([0xff, 0xfe])),
       BROKEN: file('broken.json', '[{'),
@@ -150,7 +150,7 @@ describe('box create', () => {
 });
 
 describe('box show', () => {
-  it('tells what stands in a context box, by which rule and from where, in 80 columns', async () => {
+  it('shows the cards of a context box, the rule of each and its source, in 80 columns', async () => {
     const { code, stdout, stderr } = await boxcar('box', 'show', done.context_box_id);
     expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
     expectNarrow(stdout);
@@ -171,7 +171,7 @@ describe('box show', () => {
     expect(stdout).not.toContain('\u0007');
   });
 
-  it('--cards prints contents, without what steers a terminal', async () => {
+  it('--cards prints contents without terminal control characters', async () => {
     const { stdout } = await boxcar('box', 'show', done.context_box_id, '--cards', '--after', '1');
     expect(stdout).toMatch(
       /^2 {2}segment 2: inherit input_box_ids, …[0-9a-f]{12} 1\n {3}card +[0-9a-f-]{36}\n/m,
@@ -187,7 +187,7 @@ describe('box show', () => {
     );
   });
 
-  it('tells a tape by positions, with anchors and events', async () => {
+  it('shows a tape by positions, with anchors and events', async () => {
     const { code, stdout } = await boxcar('box', 'show', done.output_box_id);
     expect(code).toBe(0);
     expectNarrow(stdout);
@@ -201,7 +201,7 @@ describe('box show', () => {
     expect(full).toContain(`"context_box_id":"${done.context_box_id}"`);
   });
 
-  it('pages: every entry once, in order, and says where the next page begins', async () => {
+  it('shows every entry once on its pages, in order, and says where the next page begins', async () => {
     const cards = Array.from({ length: 130 }, (_, n) => ({
       type: 't',
       content: { kind: 'text', text: `card ${n + 1}` },
@@ -225,7 +225,7 @@ describe('box show', () => {
     expect((await report(done.output_box_id, '--after', '2')).entries[0]?.position).toBe(3);
   });
 
-  it('costs three statements, whatever is in the box', async () => {
+  it('takes three statements for any content of the box', async () => {
     let statements = 0;
     const db: Parameters<typeof inspectBox>[0] = {
       query: (config) => {
@@ -240,7 +240,7 @@ describe('box show', () => {
     }
   });
 
-  it('erased cards keep their line', async () => {
+  it('keeps the lines of erased cards', async () => {
     const id = await create('--text', 'secret');
     const cardId = (await report(id)).entries[0]?.card?.card_id as CardId;
     await database.pool.query('alter table boxcar.cards disable trigger cards_immutable');
@@ -256,11 +256,11 @@ describe('box show', () => {
   });
 
   it.each([
-    ['what is no id', ['x'], 2, /'x' is invalid for argument 'box'\. It must be an id/],
-    ['a box that is not there', ['0198c1f2-5d1e-7000-8000-9f1b2c3d4e5f'], 1, /not_found: No box 0198c1f2/],
-    ['a project that is not there', ['BOX', '--project', 'nowhere'], 1, /not_found: No project 'nowhere'/],
+    ['an id that is not valid', ['x'], 2, /'x' is invalid for argument 'box'\. It must be an id/],
+    ['a box that does not exist', ['0198c1f2-5d1e-7000-8000-9f1b2c3d4e5f'], 1, /not_found: No box 0198c1f2/],
+    ['a project that does not exist', ['BOX', '--project', 'nowhere'], 1, /not_found: No project 'nowhere'/],
     ['a box of another project', ['BOX', '--project', 'elsewhere'], 1, /not_found: No box/],
-    ['a limit of nothing', ['BOX', '--limit', '0'], 2, /whole number from 1 to 1000/],
+    ['a limit of zero', ['BOX', '--limit', '0'], 2, /whole number from 1 to 1000/],
     ['a page before the first', ['BOX', '--after', '-1'], 2, /whole number/],
   ])('of %s is refused', async (_what, args, code, message) => {
     await database.pool.query(`
@@ -277,7 +277,7 @@ describe('box show', () => {
 });
 
 describe('box grant', () => {
-  it('lets an agent read a box until a moment, and show says who may and by whom', async () => {
+  it('lets an agent read a box until a given time, and show lists the reader and the giver', async () => {
     const id = await create('--text', 'one', '--text', 'two');
     await stack.runtime.submit('provision_agent', {
       action: 'ensure',
@@ -315,7 +315,7 @@ describe('box grant', () => {
     expect((await boxcar('box', 'show', id)).stdout).toMatch(/2020-01-01T00:00Z \(over\)/);
   });
 
-  it('without an end lasts, and --mode append is for tapes', async () => {
+  it('without an end lasts, and --mode append is only for tapes', async () => {
     const { code, stdout } = await boxcar('box', 'grant', done.output_box_id, 'reader', '--mode', 'append');
     expect({ code, stdout }).toEqual({ code: 0, stdout: `reader may append box ${done.output_box_id}.\n` });
     expect((await boxcar('box', 'show', done.output_box_id)).stdout).toMatch(
@@ -326,12 +326,12 @@ describe('box grant', () => {
   it.each([
     ['a sealed box to append to', ['BOX', 'reader', '--mode', 'append'], /bad_request: .*sealed/],
     ['an unknown mode', ['BOX', 'reader', '--mode', 'write'], /arguments\.mode/],
-    ['an agent that is not there', ['BOX', 'nobody'], /not_found: No agent 'nobody'/],
-    ['a box that is not there', ['0198c1f2-5d1e-7000-8000-9f1b2c3d4e5f', 'reader'], /not_found: No box/],
+    ['an agent that does not exist', ['BOX', 'nobody'], /not_found: No agent 'nobody'/],
+    ['a box that does not exist', ['0198c1f2-5d1e-7000-8000-9f1b2c3d4e5f', 'reader'], /not_found: No box/],
     ['a time without its zone', ['BOX', 'reader', '--until', '2030-01-01T10:00'], /a time with its zone/],
-    ['no time at all', ['BOX', 'reader', '--until', 'tomorrow'], /a day \(2030-12-31\)/],
-    ['a day that is none', ['BOX', 'reader', '--until', '2030-13-45'], /a day \(2030-12-31\)/],
-    ['what is no id', ['x', 'reader'], /'x' is invalid for argument 'box'\. It must be an id/],
+    ['an empty time', ['BOX', 'reader', '--until', 'tomorrow'], /a day \(2030-12-31\)/],
+    ['an invalid day', ['BOX', 'reader', '--until', '2030-13-45'], /a day \(2030-12-31\)/],
+    ['an id that is not valid', ['x', 'reader'], /'x' is invalid for argument 'box'\. It must be an id/],
     ['a giver that may not read it', ['BOX', 'operator', '--source-agent', 'reader'], /box_not_authorized/],
   ])('of %s is refused', async (_what, args, message) => {
     const words = args.map((arg) => (arg === 'BOX' ? done.context_box_id : arg));

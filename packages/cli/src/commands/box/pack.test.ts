@@ -50,7 +50,7 @@ const boxes = async (): Promise<number> => {
 };
 
 describe('pack --dry-run', () => {
-  it('lists the cards with what each costs, the totals, and writes nothing', async () => {
+  it('lists the cards with the cost of each and the totals, and writes nothing', async () => {
     const before = await boxes();
     const { code, stdout, stderr } = await pack(...DRY, '--box', box);
     expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
@@ -68,7 +68,7 @@ describe('pack --dry-run', () => {
     expect(await boxes()).toBe(before);
   });
 
-  it('says what a budget cuts and why', async () => {
+  it('says which cards a budget cuts, and why', async () => {
     const { code, stdout } = await pack(
       ...DRY,
       '--box',
@@ -116,7 +116,7 @@ describe('pack --dry-run', () => {
     expect((await pack(...args, '--json')).code).toBe(0);
   });
 
-  it('shows neighbours alike in one line when they are many, and fits 80 columns', async () => {
+  it('shows many similar neighbors in one line, and fits into 80 columns', async () => {
     const { stdout } = await pack(
       ...DRY,
       '--box',
@@ -133,7 +133,7 @@ describe('pack --dry-run', () => {
     for (const line of stdout.split('\n')) expect([...line].length).toBeLessThanOrEqual(80);
   });
 
-  it('with --messages prints the first prompt, and nothing in it steers the terminal', async () => {
+  it('with --messages prints the first prompt without terminal control characters', async () => {
     const { stdout } = await pack(...DRY, '--box', box, '--messages');
     expect(stdout).toMatch(/^--- system, \d+ tokens$\nYou write\./m);
     expect(stdout).toMatch(/^--- user, \d+ tokens, card [0-9a-f-]{36}$\nshort {2}\[31mred$/m);
@@ -141,7 +141,7 @@ describe('pack --dry-run', () => {
     expect(stdout).not.toContain('\u001b');
   });
 
-  it('shows the bytes of the first prompt where result fields bind', async () => {
+  it('shows the bytes of the first prompt where result fields are binding', async () => {
     const fields = [{ name: 'title', type: 'string' }];
     const { stdout } = await pack(
       ...DRY,
@@ -172,7 +172,7 @@ describe('pack --dry-run', () => {
     }
   });
 
-  it('with --json answers the whole preview', async () => {
+  it('with --json prints the whole preview', async () => {
     const { code, stdout } = await pack(...DRY, '--box', box, '--json');
     expect(code).toBe(0);
     expect(JSON.parse(stdout)).toMatchObject({
@@ -185,7 +185,7 @@ describe('pack --dry-run', () => {
     });
   });
 
-  it('takes a strategy of a plugin', async () => {
+  it('accepts a strategy of a plugin', async () => {
     const plugin = fileOf(
       'plugin.mjs',
       `export default (runtime) => runtime.registerPackingStrategy('bare', ({ candidates }) => ({
@@ -201,13 +201,13 @@ describe('pack --dry-run', () => {
   });
 });
 
-it('names the flags that were written', async () => {
+it('an error names the flags as they were written', async () => {
   const missing = '0198c1f2-0000-7000-8000-000000000001';
   const refused: readonly (readonly [string[], string])[] = [
     [['--box', missing], `not_found: --box: no box ${missing}`],
     [['--box', box, '--box', 'x'], "not_found: --box: no box 'x'"],
     [['--budget', '5', '--box', box], '; --budget is 5.'],
-    [['--strategy', 'newest'], 'bad_request: --strategy: needs --budget beside it'],
+    [['--strategy', 'newest'], 'bad_request: --strategy: needs --budget as well'],
   ];
   for (const [flags, words] of refused)
     for (const dry of [['--dry-run'], []]) {
@@ -216,7 +216,7 @@ it('names the flags that were written', async () => {
     }
 });
 
-it('show reads in the manifest what a budget cut', async () => {
+it('show reports from the manifest which cards a budget cut', async () => {
   const { turn_id } = (await stack.runtime.submit('launch_principal', {
     profile_name: 'writer',
     instruction: 'go',
@@ -241,7 +241,7 @@ context_packing_config:
   inherit_context: { include_boxes_from_args: [background], include_parent: true }
 `;
 
-  it('packs its arguments; a flag for the profile wins', async () => {
+  it('packs its arguments; a flag for the profile has precedence', async () => {
     const file = fileOf('rules.yaml', YAML);
     const args = ['--handover', file, '--arg', 'ticket:={"id":42}', '--arg', `background=${box}`];
     const dry = await pack('--dry-run', '--json', ...args);
@@ -284,7 +284,7 @@ context_packing_config:
   });
 });
 
-describe('what cannot be packed is said in one line', () => {
+describe('a packing that is not possible is refused in one line:', () => {
   it.each<[args: string[], message: RegExp, exit?: number]>([
     [['--dry-run'], /give a handover by --handover, or a profile by --profile/, 2],
     [['--messages', '--profile', 'writer'], /--messages: is for --dry-run only/, 2],
@@ -295,7 +295,7 @@ describe('what cannot be packed is said in one line', () => {
     ],
     [['--profile', 'nobody'], /not_found: No profile 'nobody'/],
     [['--profile', 'writer', '--box', 'x'], /not_found: .*no box 'x'/],
-    [['--profile', 'writer', '--strategy', 'newest'], /bad_request: --strategy: needs --budget beside it/],
+    [['--profile', 'writer', '--strategy', 'newest'], /bad_request: --strategy: needs --budget as well/],
     [['--profile', 'writer', '--budget', '1'], /context_budget_exceeded: .*never cut.*Raise --budget/],
     [['--profile', 'writer', '--source-agent', 'x'], /not_found: No agent 'x'/],
     [['--handover', '/nowhere.yaml'], /--handover \/nowhere\.yaml: ENOENT/],
@@ -321,7 +321,7 @@ describe('what cannot be packed is said in one line', () => {
     expect(stderr.trimEnd().split('\n')).toHaveLength(1);
   });
 
-  it('boxes beside a handover, and budgets that are none', async () => {
+  it('boxes together with a handover, and invalid budgets', async () => {
     const file = fileOf('empty.yaml', '{}');
     expect((await pack('--handover', file, '--box', box)).stderr).toMatch(/boxes are named by the arguments/);
     for (const budget of ['0', '-1', 'x', '1.5'])

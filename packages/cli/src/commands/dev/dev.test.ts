@@ -57,7 +57,7 @@ beforeAll(async () => {
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 describe('boxcar dev', () => {
-  it('migrates, starts a worker, applies the profiles, and tells what happens', async () => {
+  it('migrates, starts a worker, applies the profiles, and reports events', async () => {
     expect((await said('profiles.applied')).profiles).toHaveLength(7);
     const result = await cliHere(
       [
@@ -96,7 +96,7 @@ describe('boxcar dev', () => {
     expect(new Set(events.map((line) => JSON.stringify(line))).size).toBe(events.length);
   });
 
-  it('a profile that is saved gets a new version; a broken one is shown with its line and changes nothing', async () => {
+  it('gives a saved profile a new version; an invalid profile is reported with its line and changes nothing', async () => {
     edit('profiles.yaml', 'You write.', 'You write well.');
     const { profiles } = await said('profiles.applied', 2);
     expect(profiles).toEqual(
@@ -115,14 +115,14 @@ describe('boxcar dev', () => {
     edit('profiles.yaml', 'nome: writer', 'name: writer');
   });
 
-  it('a worker that is killed is started again', async () => {
+  it('starts a killed worker again', async () => {
     const { pid } = await said('worker.ready');
     process.kill(Number(pid), 'SIGKILL');
     await said('worker.ended');
     await said('worker.ready', 2);
   });
 
-  it('a plugin that is saved gets a new worker; a broken one is shown with its line, and the worker goes on', async () => {
+  it('starts a new worker for a saved plugin; a broken plugin is reported with its line, and the worker continues', async () => {
     const before = await said('worker.ready', 2);
     edit('plugin.mjs', 'Gives back what', 'Returns what');
     const { pid } = await said('worker.ready', 3);
@@ -135,7 +135,7 @@ describe('boxcar dev', () => {
     expect(isAlive(pid)).toBe(true);
   });
 
-  it('an edit is taken up while a worker or a check of profiles never ends, and does not listen', async () => {
+  it('applies an edit while a worker or a check of profiles hangs and ignores signals', async () => {
     const applied = (): number => lines().filter((line) => line.event === 'profiles.applied').length;
     const [flag, mark] = [path('hang.txt'), path('hangs.txt')];
     const hanging = (): Promise<number> =>
@@ -173,7 +173,7 @@ ${readFileSync(PLUGIN, 'utf8')}`,
     expect([worker, check].filter(isAlive)).toEqual([]);
   });
 
-  it('asked to stop it takes its worker with it, and exits 0', async () => {
+  it('stops its worker when it is asked to stop, and exits with 0', async () => {
     const { pid } = await said('worker.ready', 4);
     await dev.kill('SIGINT');
     expect(await dev.exited).toEqual({ code: 0, signal: null });
@@ -182,7 +182,7 @@ ${readFileSync(PLUGIN, 'utf8')}`,
   });
 });
 
-it('boxcar dev begun in an empty folder takes up the profiles that come later', async () => {
+it('boxcar dev in an empty folder applies the profiles that are added later', async () => {
   const empty = path('empty');
   mkdirSync(empty);
   await using later = startCli(['dev'], env, { cwd: empty });
@@ -198,7 +198,7 @@ it('boxcar dev begun in an empty folder takes up the profiles that come later', 
   await hears('hot: temperature 1.2 is not sent: temperature is not supported for reasoning models');
 });
 
-it('boxcar dev whose stdout has no reader any more stops as at Ctrl-C: its worker has left when it exits', async () => {
+it('boxcar dev whose stdout has lost its reader stops as at Ctrl-C, and its worker has left when it exits', async () => {
   const empty = mkdtempSync(join(tmpdir(), 'boxcar-dev-'));
   const database = await testDatabase({ empty: true });
   const here = { DATABASE_URL: database.url };
@@ -224,15 +224,15 @@ describe('boxcar dev refuses', () => {
       { DATABASE_URL: 'postgres://h/d' },
       /DATABASE_URL names another server/,
     ],
-    ['--reset without anybody to ask', ['--reset'], {}, /pass --yes/],
+    ['--reset without a terminal for the confirmation', ['--reset'], {}, /pass --yes/],
     [
-      'profiles that are not there',
+      'profiles that do not exist',
       ['--profiles', 'nowhere.yaml'],
       {},
       /--profiles nowhere\.yaml: the file or folder does not exist/,
     ],
     [
-      'a plugin that is not there',
+      'a plugin that does not exist',
       ['--plugin', 'nowhere.js'],
       {},
       /--plugin nowhere\.js: the file or folder does not exist/,

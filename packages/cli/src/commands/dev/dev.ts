@@ -237,8 +237,8 @@ class DevServer {
     if (place !== undefined) this.#say('plugin.syntax_error', { place }, place);
     this.#context.note(
       this.#worker.isRunning
-        ? 'the worker before goes on; save again when it is mended'
-        : 'no worker runs; save again when it is mended',
+        ? 'the previous worker continues; save again when the error is fixed'
+        : 'no worker runs; save again when the error is fixed',
     );
     return false;
   }

@@ -53,7 +53,7 @@ beforeAll(async () => {
 });
 afterAll(() => stack.close());
 
-it('lists say when there is nothing, and that nothing is registered without a worker', async () => {
+it('lists say when they are empty, and that nothing is registered without a worker', async () => {
   for (const noun of ['tools', 'primitives'])
     expect(await boxcar(noun, 'ls')).toEqual({
       code: 0,
@@ -74,7 +74,7 @@ describe('turns and runs', () => {
     );
   });
 
-  it('are printed with ids that no other row of the list shares, and that other commands take', async () => {
+  it('are printed with ids that are unique in the list, and that other commands accept', async () => {
     const rows = rowsOf((await boxcar('turns', 'ls')).stdout);
     const ids = rows.map(([id = '']) => id);
     expect(turnIds.map((id, index) => id.startsWith(ids[index] ?? ' '))).toEqual(turnIds.map(() => true));
@@ -95,7 +95,7 @@ describe('turns and runs', () => {
     });
   });
 
-  it('are printed with ids that no turn, run or batch shares, since commands take any of the three', async () => {
+  it('are printed with ids that are unique among turns, runs and batches, since commands accept all three', async () => {
     const [one = ''] = turnIds;
     const beside = (id: string): string => `${id.slice(0, -1)}${id.endsWith('0') ? '1' : '0'}`;
     const change = (sql: string, ...values: string[]) => database.pool.query<{ id: string }>(sql, values);
@@ -117,7 +117,7 @@ describe('turns and runs', () => {
     await change('delete from boxcar.batches where id = $1', beside(run));
   });
 
-  it('are narrowed by each filter', async () => {
+  it('are filtered by each filter', async () => {
     const instructionsOf = async (...flags: string[]) =>
       rowsOf((await boxcar('runs', 'ls', ...flags)).stdout).map((row) => row.at(-1));
     expect(await instructionsOf('--channel', 'ops')).toEqual(['Count the invoices']);
@@ -130,7 +130,7 @@ describe('turns and runs', () => {
     expect((await boxcar('turns', 'ls', '--text', 'no')).stderr).toContain('no index finds this text');
   });
 
-  it('come page by page', async () => {
+  it('are listed page by page', async () => {
     const first = await boxcar('turns', 'ls', '--limit', '5');
     const cursor = /5 turns shown; the next: --cursor (\S+)/.exec(first.stderr)?.[1] ?? '';
     const next = await answer('turns', 'ls', '--limit', '5', '--cursor', cursor);
@@ -138,7 +138,7 @@ describe('turns and runs', () => {
     expect(next.next_cursor).toEqual(expect.any(String));
   });
 
-  it('of another project are not listed; what is wrong is said of its flag', async () => {
+  it('of another project are not listed; an error names its flag', async () => {
     const elsewhere = { ...env, BOXCAR_PROJECT: 'elsewhere' };
     expect(await cliHere(['runs', 'ls'], elsewhere)).toMatchObject({
       code: 1,
@@ -161,7 +161,7 @@ describe('turns and runs', () => {
   });
 });
 
-it('agents and boxes are listed, and box show takes the id that was printed', async () => {
+it('agents and boxes are listed, and box show accepts the printed id', async () => {
   const agents = rowsOf((await boxcar('agents', 'ls', '--profile', 'quick', '--limit', '2')).stdout);
   expect(agents.map(([name, profile, , owner]) => [name?.startsWith('quick-'), profile, owner])).toEqual([
     [true, 'quick@1', 'operator'],
@@ -178,7 +178,7 @@ it('agents and boxes are listed, and box show takes the id that was printed', as
   });
 });
 
-it('what live workers have registered is listed with its pools', async () => {
+it('tools and primitives that live workers have registered are listed with their pools', async () => {
   await using _worker = await createWorker(stack.runtime, { targets: ['', 'gpu'] });
   expect(rowsOf((await boxcar('tools', 'ls', '--text', 'tape_info')).stdout)).toEqual([]);
   expect(rowsOf((await boxcar('tools', 'ls', '--text', 'tape.info')).stdout)).toEqual([

@@ -90,7 +90,7 @@ function searchNote(search: ListSearch | undefined, isIndexed: boolean): string 
     ? 'no index finds this text (pg_trgm is not installed, or it has no three letters or digits in a row): the newest were looked through'
     : 'the newest were looked through';
   if (search.scanned_to !== undefined)
-    return `${how}, back to ${search.scanned_to.toISOString()}; --cursor goes on from there`;
+    return `${how}, back to ${search.scanned_to.toISOString()}; --cursor continues from there`;
   return isIndexed ? how : undefined;
 }
 
@@ -102,7 +102,7 @@ async function runList(context: Context, noun: Noun, flags: Flags): Promise<numb
   await using reader = await openReader(context.config, context.log('warn'));
   const isSearch = flags.text !== undefined && noun.filters.includes('status');
   const waiting = setTimeout(() => {
-    if (isSearch) context.note('the words of turns that no search has seen are written, once');
+    if (isSearch) context.note('the words of turns that were never searched are written now, once');
   }, PATIENCE_MS);
   const load = (pool: Reader['pool']) => noun.load(pool, options);
   // A search first writes the text of turns, which a standby cannot do.

@@ -85,7 +85,7 @@ export const NOUNS: readonly Noun[] = [
   {
     name: 'runs',
     of: 'run',
-    description: 'Runs, newest first: their status, what was asked, and of whom.',
+    description: 'Runs, newest first: their status, profile, agent and instruction.',
     filters: ['status', 'profile', 'agent', 'channel', 'text', 'since', 'project'],
     text: 'a part of the instruction',
     columns: [
@@ -161,7 +161,7 @@ export const NOUNS: readonly Noun[] = [
   {
     name: 'agents',
     of: 'agent',
-    description: 'Agents, newest first: their profile, and who made them.',
+    description: 'Agents, newest first: their profile and their maker.',
     filters: ['profile', 'text', 'since', 'project'],
     text: 'a part of the name',
     columns: [{ title: 'agent', max: 40 }, { title: 'profile', max: 24 }, AGE, { title: 'made by' }],

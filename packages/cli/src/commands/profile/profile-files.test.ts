@@ -29,7 +29,7 @@ function findingsOf(...texts: string[]): string[] {
 const OK = 'name: a\ninstructions: x\nmodel: scripted\nscript: [{ say: x }]\n';
 
 describe('profile files', () => {
-  it('hold one or more documents, empty ones ignored; JSON is read alike', () => {
+  it('hold one or more documents, ignore empty documents, and read JSON alike', () => {
     const found = read(
       `---\n${OK}---\n---\n# only a comment\n---\n${OK.replace('name: a', 'name: b')}`,
       JSON.stringify({ name: 'c', instructions: 'x', model: 'scripted', script: [{ say: 'x' }] }, null, '\t'),
@@ -41,7 +41,7 @@ describe('profile files', () => {
     ]);
   });
 
-  it('may merge keys of an anchor with <<, which does not replace the own keys', () => {
+  it('may merge the keys of an anchor with <<, which does not replace own keys', () => {
     const [one] = read(
       'name: a\ninstructions: x\nmodel: scripted\nscript:\n  - &base { say: x, expect: { contains: y } }\n  - { <<: *base, say: z }\n',
     );
@@ -52,7 +52,7 @@ describe('profile files', () => {
     expect(findingsOf(`${OK}<<: 3\n`)).toEqual(['1.yaml:5:1 Merge sources must be maps or map aliases']);
   });
 
-  it('every finding of every document has its file, line and field', () => {
+  it('report every finding of every document with its file, line and field', () => {
     expect(
       findingsOf(
         `${OK}limits:\n  max_steps: 0\n---\nname: b\ninstructions: x\nmodel: nosuch:gpt\n`,
@@ -69,31 +69,31 @@ describe('profile files', () => {
     ]);
   });
 
-  it('a wrong script is pointed to inside the document', () => {
+  it('report an invalid script with its place in the document', () => {
     const [finding] = findingsOf(
       `name: a\ninstructions: x\nmodel: scripted\nscript:\n  - say: x\n  - calls:\n      - tool: ""\n`,
     );
     expect(finding).toMatch(/^1\.yaml:7:9 script\.1\.calls\.0\.tool: /);
   });
 
-  it('broken YAML, keys that stand twice and unknown tags are findings with a line', () => {
+  it('report broken YAML, duplicate keys and unknown tags with a line', () => {
     expect(findingsOf(`${OK}tools: [a\n`)[0]).toMatch(/^1\.yaml:6:1 Flow sequence/);
     expect(findingsOf(`${OK}name: b\n`)[0]).toMatch(/^1\.yaml:5:1 Map keys must be unique/);
     expect(findingsOf(`${OK}tags: !secret [x]\n`)[0]).toMatch(/^1\.yaml:5:\d+ Unresolved tag/);
   });
 
-  it('what is no profile at all is a finding too', () => {
+  it('report a document that is not a profile at all', () => {
     expect(findingsOf('')).toEqual(['1.yaml:1:1 holds no profile']);
     expect(findingsOf('# nothing\n')).toEqual(['1.yaml:1:1 holds no profile']);
     expect(findingsOf('just words')[0]).toMatch(/^1\.yaml:1:1 must be an object, not a string/);
     expect(findingsOf('- name: a\n')[0]).toMatch(/^1\.yaml:1:1 /);
   });
 
-  it('a name that stands twice in one call is a mistake', () => {
-    expect(findingsOf(OK, `# again\n${OK}`)).toEqual(["2.yaml:2:1 name: 'a' stands in 1.yaml:1 too"]);
+  it('report a name that occurs twice in one call', () => {
+    expect(findingsOf(OK, `# again\n${OK}`)).toEqual(["2.yaml:2:1 name: 'a' is also in 1.yaml:1"]);
   });
 
-  it('an unknown key comes with the one that was probably meant, at any depth, each key by itself', () => {
+  it('report an unknown key with a similar known key, at any depth, each key by itself', () => {
     expect(
       findingsOf(
         `${OK}instruction: x\nmodelSettings: {}\nlimits:\n  maxsteps: 3\n  zzz: 1\ndelegation_policy: { target_profiles: null, target_tag: [] }\n`,
@@ -118,12 +118,16 @@ describe('profile files', () => {
       /^1\.yaml:7:8 Excessive alias count/,
     ],
     ['an alias inside itself', 'tags: &s [*s]\n', /^1\.yaml:5:\d+ profile\.tags.* nested deeper than 200/],
-    ['nesting beyond any stack', `tags: ${'['.repeat(20_000)}`, /^1\.yaml:5:\d+ Maximum call stack/],
+    [
+      'nesting that is too deep for a stack',
+      `tags: ${'['.repeat(20_000)}`,
+      /^1\.yaml:5:\d+ Maximum call stack/,
+    ],
     ['a number for a text', 'description: 7\n', /^1\.yaml:5:1 description: must be a string, not a number/],
     ['a text for a list', 'tags: code\n', /^1\.yaml:5:1 tags: must be a list, not a string/],
-    ['nothing for a text', 'description:\n', /^1\.yaml:5:1 description: must be a string, not null/],
+    ['nothing in place of a text', 'description:\n', /^1\.yaml:5:1 description: must be a string, not null/],
     [
-      'a number that is none',
+      'a number that is not valid',
       'model_settings: { temperature: .nan }\n',
       /^1\.yaml:5:19 .*not a finite number/,
     ],
@@ -133,19 +137,19 @@ describe('profile files', () => {
     expect(findingsOf(OK + text)[0]).toMatch(expected);
   });
 
-  it('what is missing is named with what it should be', () => {
+  it('name a missing field with its type', () => {
     expect(findingsOf('name: a\nmodel: scripted\n')).toEqual([
       '1.yaml:1:1 instructions: is missing; it must be a string',
     ]);
   });
 
-  it('a message stays short, whatever stands in the file', () => {
+  it('give short messages for any content of the file', () => {
     for (const text of [`${'k'.repeat(5_000)}: 1\n`, 'description: &s { a: *s }\n'])
       expect(findingsOf(OK + text)[0]?.length).toBeLessThan(400);
   });
 });
 
-describe('files of profiles', () => {
+describe('a file of profiles', () => {
   let folder: string;
   beforeAll(async () => {
     folder = await mkdtemp(join(tmpdir(), 'boxcar-profiles-'));
@@ -157,7 +161,7 @@ describe('files of profiles', () => {
     return thrown as KernelError;
   };
 
-  it('are UTF-8, with or without a byte order mark', async () => {
+  it('is UTF-8, with or without a byte order mark', async () => {
     const name = join(folder, 'bom.yaml');
     await writeFile(name, `\ufeff${OK.replace('x\n', 'é 漢 🚃\n')}`);
     const [file] = await readTexts([name]);
@@ -170,7 +174,7 @@ describe('files of profiles', () => {
     ['Latin-1', Buffer.concat([Buffer.from(OK), Buffer.from([0x23, 0xe9, 0x0a])]), 5],
     ['Latin-1 without a line break at the end', Buffer.concat([Buffer.from(OK), Buffer.from([0xe9])]), 5],
     ['UTF-16', Buffer.from(`\ufeff${OK}`, 'utf16le'), 1],
-  ])('%s is a finding with the line where it stops being UTF-8', async (what, bytes, line) => {
+  ])('in %s is a finding with the line where it stops being UTF-8', async (what, bytes, line) => {
     const name = join(folder, `${what.length}.yaml`);
     await writeFile(name, bytes);
     const error = await errorOf(name);
@@ -178,7 +182,7 @@ describe('files of profiles', () => {
     expect(error.message).toContain(`${name}:${line}:1: is not UTF-8 text`);
   });
 
-  it('a folder and a file that is not there are named', async () => {
+  it('that is a folder, or does not exist, is named', async () => {
     expect(await errorOf(folder)).toMatchObject({
       code: 'bad_request',
       message: expect.stringContaining('is a folder; name the files in it'),

@@ -350,7 +350,7 @@ export function readProfiles(files: readonly ProfileText[], check: CheckProfile)
       const { profile, line } = read.profile;
       const earlier = found.find((other) => other.profile.name === profile.name);
       if (earlier !== undefined) {
-        const message = `name: '${profile.name}' stands in ${earlier.file}:${earlier.line} too`;
+        const message = `name: '${profile.name}' is also in ${earlier.file}:${earlier.line}`;
         findings.push(
           findingAt(source, offsetOf(document as Document, ['name']), { field: 'name', message }),
         );

@@ -34,7 +34,7 @@ const text = fc.oneof(
 );
 const clean = text.filter((value) => !value.includes('\u0000') && value.isWellFormed());
 
-it('what is written is read as the same profile, and no character of it steers a terminal', () => {
+it('a printed profile is read as the same profile, and contains no terminal control characters', () => {
   fc.assert(
     fc.property(
       clean,
@@ -51,7 +51,7 @@ it('what is written is read as the same profile, and no character of it steers a
   );
 });
 
-it('a difference is shown by lines, with three lines around it', () => {
+it('a difference is shown by lines, with three lines of context', () => {
   const lines = ['one', 'two', 'three', 'four', 'five', 'six'];
   const before = profileOf({ instructions: `${lines.join('\n')}\n` });
   const after = profileOf({ instructions: `${lines.with(4, 'FIVE').join('\n')}\n` });

@@ -48,7 +48,7 @@ const expectNarrow = (text: string): void => {
 };
 
 describe('profiles ls', () => {
-  it('lists the current versions in 80 columns, and says how many agents are behind', async () => {
+  it('lists the current versions in 80 columns, and the number of agents with older versions', async () => {
     const { code, stdout, stderr } = await boxcar('profiles', 'ls');
     expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
     expectNarrow(stdout);
@@ -59,7 +59,7 @@ describe('profiles ls', () => {
     );
   });
 
-  it('--tag narrows, --json has everything', async () => {
+  it('--tag filters the list, and --json has everything', async () => {
     const { profiles } = await json('profiles', 'ls', '--tag', 'verse');
     expect(profiles).toMatchObject([
       {
@@ -99,7 +99,7 @@ describe('profiles show', () => {
     },
   );
 
-  it('tells a person which version it is', async () => {
+  it('shows a person which version it is', async () => {
     const { stdout } = await boxcar('profiles', 'show', 'poet@1');
     expect(stdout).toMatch(/^profile +poet@1\nversion +1 \(newest is 2\)\napplied +.+\nbox +[0-9a-f-]{36}\n/);
     expect(stdout).toContain('\n\nname: poet\ninstructions: |\n  Rhyme.\n  Be brief.\n');
@@ -119,7 +119,7 @@ describe('profiles show', () => {
 });
 
 describe('profiles diff', () => {
-  it('without more compares with the version before, and exits 3', async () => {
+  it('without arguments compares with the previous version, and exits with 3', async () => {
     const { code, stdout, stderr } = await boxcar('profiles', 'diff', 'poet');
     expect({ code, stderr }).toEqual({ code: 3, stderr: '' });
     expect(stdout).toMatch(/^--- poet@1\n\+\+\+ poet@2\n@@ /);
@@ -137,7 +137,7 @@ describe('profiles diff', () => {
     expect(await json('profiles', 'diff', 'poet', 'boss')).toMatchObject({ from: 'poet@2', to: 'boss@1' });
   });
 
-  it('of the same content exits 0', async () => {
+  it('of equal content exits with 0', async () => {
     expect(await boxcar('profiles', 'diff', 'poet@2', 'poet')).toMatchObject({
       code: 0,
       stdout: 'poet@2 and poet@2 are the same.\n',
@@ -150,7 +150,7 @@ describe('profiles diff', () => {
     });
   });
 
-  it('with a file finds the profile of that name in it', async () => {
+  it('with a file finds the profile of that name in the file', async () => {
     const texts = ['name: other\n', 'name: poet\n'].map(
       (name) => `${name}instructions: x\nmodel: scripted\nscript: [{ say: x }]\n`,
     );
@@ -181,7 +181,7 @@ describe('profiles diff', () => {
 });
 
 describe('profiles apply --dry-run', () => {
-  it('says what would change, with the difference, and changes nothing', async () => {
+  it('shows what would change, with the difference, and changes nothing', async () => {
     const path = file(
       'plan.yaml',
       [
@@ -219,7 +219,7 @@ describe('profiles apply --dry-run', () => {
     });
   });
 
-  it('finds what is wrong as applying does', async () => {
+  it('reports the same findings as applying', async () => {
     const path = file('bad.yaml', 'name: a\ninstruction: x\nmodel: scripted\nscript: [{ say: x }]\n');
     const { code, stderr } = await boxcar('profiles', 'apply', '-f', path, '--dry-run');
     expect(code).toBe(1);
@@ -275,7 +275,7 @@ describe('profiles apply', () => {
   });
 });
 
-it('an agent is made and moved between versions from the command line', async () => {
+it('the command line makes an agent and moves it between versions', async () => {
   const provision = (...args: string[]) =>
     json('submit', 'provision_agent', '--arg', 'action=ensure', '--arg', 'agent_id=poet-1', ...args);
   expect(await provision('--arg', 'profile_name=poet', '--arg', 'profile_version:=1')).toMatchObject({

@@ -43,7 +43,7 @@ async function initialize(url: string, key: string): Promise<Response> {
 test.each([
   ['mcp', ['mcp', '--http', '--tools', 'sessions']],
   ['serve', ['serve', '--mcp-tools', 'sessions']],
-])('%s answers clients at /mcp under the key of this machine, and ends at SIGTERM', async (event, args) => {
+])('%s answers clients at /mcp with the key of this machine, and ends at SIGTERM', async (event, args) => {
   await using child = startCli([...args, '--json', '--port', '0'], env);
   await waitFor(() => child.stdout.includes('\n'), { message: 'the server to be ready' });
   const ready = JSON.parse(child.stdout.split('\n')[0] ?? '');
@@ -64,7 +64,7 @@ test.each([
   ['mcp', ['mcp', '--http', '--port', '0', '--public-url', 'https://boxcar.example'], {}],
   ['serve', ['serve', '--port', '0', '--public-url', 'https://boxcar.example/'], {}],
   ['serve', ['serve', '--port', '0'], { BOXCAR_OAUTH_AUDIENCE: 'https://boxcar.example/mcp' }],
-])('%s says which issuer gives tokens: %j %j', async (_name, args, more) => {
+])('%s names the issuer of tokens: %j %j', async (_name, args, more) => {
   await using child = startCli([...args, '--json'], { ...env, BOXCAR_OAUTH_ISSUER: ISSUER, ...more });
   await waitFor(() => child.stdout.includes('\n'), { message: 'the server to be ready' });
   const { url } = JSON.parse(child.stdout.split('\n')[0] ?? '');
@@ -78,7 +78,7 @@ test.each([
   );
 });
 
-test('an issuer without the address of the server keeps it from starting', async () => {
+test('an issuer without the address of the server prevents the start', async () => {
   for (const more of [{}, { BOXCAR_OAUTH_AUDIENCE: 'boxcar' }]) {
     const { code, stderr } = await cli(['mcp', '--http', '--port', '0'], {
       ...env,
@@ -89,12 +89,12 @@ test('an issuer without the address of the server keeps it from starting', async
   }
 });
 
-test('an address that cannot be one keeps it from starting, with an issuer or without', async () => {
+test('an invalid address prevents the start, with an issuer or without', async () => {
   const { code, stderr } = await cli(['mcp', '--http', '--port', '0', '--public-url', 'desk'], env);
   expect([code === 0, stderr.includes("publicUrl: 'desk'")]).toEqual([false, true]);
 });
 
-test('flags that say nothing in a mode are wrong usage', async () => {
+test('flags without effect in a mode are wrong usage', async () => {
   for (const args of [
     ['mcp', '--port', '0'],
     ['mcp', '--allow-origin', 'https://desk.example'],

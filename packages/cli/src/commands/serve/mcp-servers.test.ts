@@ -43,7 +43,7 @@ const NOWHERE = { DATABASE_URL: 'postgres://nobody@127.0.0.1:1/none', BOXCAR_DAT
 const run = (args: readonly string[], env: Readonly<Record<string, string>> = {}) =>
   cliHere(['mcp', 'servers', ...args], { ...NOWHERE, ...env });
 
-it('ls lists what is defined, without the paths of addresses', async () => {
+it('ls lists the defined servers, without the paths of addresses', async () => {
   const { code, stdout } = await run(['ls'], { BOXCAR_MCP_SERVERS: good });
   expect([code, stdout.split('\n').map((line) => line.split(/ +/))]).toEqual([
     0,
@@ -63,7 +63,7 @@ it('ls lists what is defined, without the paths of addresses', async () => {
   });
 });
 
-it('check shows the tools that agents get, and those that are left out', async () => {
+it('check shows the tools that agents get, and the tools that are left out', async () => {
   expect(await run(['check', 'eyes', '--file', good])).toEqual({
     code: 0,
     stdout: 'eyes: 1 tool (eyes 2)\n  eyes.look\n  left out: stare: not among the tools of its entry\n',
@@ -71,7 +71,7 @@ it('check shows the tools that agents get, and those that are left out', async (
   });
 });
 
-it('check exits 3 when a server is not available, and says what it said last', async () => {
+it('check exits with 3 when a server is not available, and prints its last output', async () => {
   const { code, stdout } = await run(['check', '--file', bad, '--json']);
   expect([code, JSON.parse(stdout)]).toMatchObject([
     3,
@@ -79,7 +79,7 @@ it('check exits 3 when a server is not available, and says what it said last', a
   ]);
 });
 
-it('a server that is not defined, and no file at all, are wrong usage', async () => {
+it('an undefined server and a missing file are wrong usage', async () => {
   expect(await run(['check', 'nobody', '--file', good])).toMatchObject({ code: 2, stdout: '' });
   expect(await run(['ls'])).toMatchObject({ code: 2, stdout: '' });
   const wrong = await run(['ls', '--file', write('wrong.yaml', 'a: { comand: x }\n')]);

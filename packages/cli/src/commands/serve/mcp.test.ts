@@ -20,7 +20,7 @@ const initialize = {
   params: { protocolVersion: '2025-11-25', capabilities: {}, clientInfo: { name: 'raw', version: '1' } },
 };
 
-test('it serves the client that starts it, with the groups of tools that it is told, and ends at SIGTERM', async () => {
+test('the server serves the client that starts it, with the requested groups of tools, and ends at SIGTERM', async () => {
   await using child = startCli(['mcp', '--tools', 'approvals'], env);
   child.writeLine(JSON.stringify(initialize));
   expect(JSON.parse(await child.line(/"id":0/))).toMatchObject({
@@ -40,7 +40,7 @@ test('it serves the client that starts it, with the groups of tools that it is t
   ).toEqual(['2.0', '2.0']);
 });
 
-test('a group that does not exist is wrong usage, and an agent that does not exist an error', async () => {
+test('an unknown group is wrong usage, and an unknown agent is an error', async () => {
   expect(await cli(['mcp', '--tools', 'all'], env)).toMatchObject({ code: 2, stdout: '' });
   const { code, stderr } = await cli(['mcp', '--agent', 'nobody', '--json'], env);
   expect([code, JSON.parse(stderr.trimEnd().split('\n').at(-1) ?? '')]).toMatchObject([

@@ -40,7 +40,7 @@ export const addHttpFlags = (command: Command): Command =>
     .option('--port <n>', `port; 0 = any free one (default: ${DEFAULT_PORT})`, flag(settingSchemas.port))
     .option(
       '--allow-host <name>',
-      'a name by which clients reach it, beside its address, repeatable',
+      'another name by which clients reach the server, repeatable',
       collect(notBlank),
     )
     .option(

@@ -62,7 +62,7 @@ async function ticket(args: { readonly n: number }): Promise<string> {
   return id;
 }
 
-test('a person without the database decides with the key that the server has left, or with BOXCAR_API_KEY', async () => {
+test('a person without database access decides with the key that the server has left, or with BOXCAR_API_KEY', async () => {
   const ids = [await ticket({ n: 1 }), await ticket({ n: 2 })];
   await using server = serve();
   const { url, key_file } = await readyOf(server);
@@ -103,7 +103,7 @@ test('a person without the database decides with the key that the server has lef
   expect(server.stderr).toContain('"http.request"');
 });
 
-test('a stop ends the server, and the next start takes the same key, also after a kill', async () => {
+test('a stop ends the server, and the next start uses the same key, also after a kill', async () => {
   const keyFiles = () => readdirSync(join(folder, 'http', 'keys'));
   const keys: string[] = [];
   for (const signal of ['SIGTERM', 'SIGKILL', 'SIGTERM'] as const) {
@@ -126,8 +126,8 @@ test('a stop ends the server, and the next start takes the same key, also after 
   expect(readdirSync(join(folder, 'http', 'servers'))).toHaveLength(1);
 }, 60_000);
 
-describe('other addresses', () => {
-  test('a server that other machines reach does not start without a key, and leaves no key', async () => {
+describe('on other addresses', () => {
+  test('a server that other machines can reach does not start without a key, and leaves no key', async () => {
     const own = await testDatabase();
     await (await prepare({ DATABASE_URL: own.url })).close();
     const { code, stderr } = await cli(['serve', '--port', '0', '--host', '0.0.0.0'], {
@@ -140,7 +140,7 @@ describe('other addresses', () => {
     await own.close();
   });
 
-  test('with a key it does, and BOXCAR_ENVIRONMENT changes nothing about it', async () => {
+  test('a server starts with a key, whatever BOXCAR_ENVIRONMENT says', async () => {
     await json(['keys', 'create', '--scope', 'approvals:read']);
     env = { ...env, BOXCAR_ENVIRONMENT: 'development' };
     await using server = serve('--host', '0.0.0.0');
@@ -149,7 +149,7 @@ describe('other addresses', () => {
   });
 });
 
-test('keys are made, listed, rotated and revoked, and wrong use is said', async () => {
+test('keys are made, listed, rotated and revoked, and wrong usage is reported', async () => {
   const made = await json([
     'keys',
     'create',
@@ -180,7 +180,7 @@ test('keys are made, listed, rotated and revoked, and wrong use is said', async 
     expect([args, (await cli(args, env)).code]).toEqual([args, 2]);
 }, 60_000);
 
-test('the public agents are named at the start, and their cards say how other platforms reach them', async () => {
+test('the public agents are listed at the start, and their cards have the address for other platforms', async () => {
   const started = await prepare({ DATABASE_URL: database.url });
   const shared = { instructions: '', model: 'scripted', script: [{ say: 'x' }] };
   await started.runtime.applyProfile({ ...shared, name: 'desk clerk', public: true });

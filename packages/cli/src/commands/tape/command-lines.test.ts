@@ -9,7 +9,7 @@ async function read(...chunks: (string | Buffer)[]): Promise<string[]> {
 }
 
 test.each<[string, string, string[]]>([
-  ['a line each', ',anchors\nhello\n,help\n', [',anchors', 'hello', ',help']],
+  ['one line each', ',anchors\nhello\n,help\n', [',anchors', 'hello', ',help']],
   ['no line end at the end', ',anchors\r\n,help', [',anchors', ',help']],
   ['an open quote', ',handoff summary="a\nb" name=x\n,help', [',handoff summary="a\nb" name=x', ',help']],
   ['an open brace', ',handoff state={\n a: 1\n}\nhi', [',handoff state={\n a: 1\n}', 'hi']],
@@ -19,10 +19,10 @@ test.each<[string, string, string[]]>([
     ',handoff name=debug-complete \n       summary="Found"\nNow.\n',
     [',handoff name=debug-complete \n       summary="Found"', 'Now.'],
   ],
-  ['an indented line behind a text', 'hello\n  a=b\n', ['hello', '  a=b']],
-  ['a quote that nothing closes', ',handoff summary="a\n,help', [',handoff summary="a\n,help']],
-  ['nothing', '', []],
-])('lines of one command come together: %s', async (_what, text, commands) => {
+  ['an indented line after a text', 'hello\n  a=b\n', ['hello', '  a=b']],
+  ['a quote that is never closed', ',handoff summary="a\n,help', [',handoff summary="a\n,help']],
+  ['no line', '', []],
+])('the lines of one command are joined: %s', async (_what, text, commands) => {
   expect(await read(text)).toEqual(commands);
   // The stream may be cut anywhere, even within a character.
   const bytes = Buffer.from(`é${text}`);
@@ -30,7 +30,7 @@ test.each<[string, string, string[]]>([
   expect(cut.join('\n')).toBe(`é${commands.join('\n')}`);
 });
 
-test('a command is given as soon as nothing has arrived behind it', async () => {
+test('a command is returned as soon as no further line has arrived', async () => {
   async function* arrive(): AsyncGenerator<string> {
     yield ',anchors\n,handoff na';
     // The partial next line may still continue the command.
@@ -51,7 +51,7 @@ test('a command is given as soon as nothing has arrived behind it', async () => 
   expect(seen).toEqual([',anchors', ',handoff name=a', ',handoff "x\ny"']);
 });
 
-test('a quote that is never closed costs no more than the lines are long', async () => {
+test('a quote that is never closed takes time in proportion to the lines', async () => {
   const text = `,handoff summary=it's\n${'and so on, line after line\n'.repeat(20_000)}`;
   expect(
     await read(

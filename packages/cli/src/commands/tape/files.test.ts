@@ -70,8 +70,8 @@ function session(change: (folder: string) => void = () => undefined): string {
   return path;
 }
 
-describe('a folder', () => {
-  it('is imported as it is written, archived tapes and session graph too, and exported byte for byte', async () => {
+describe('a tape folder', () => {
+  it('is imported with archived tapes and session graph, and is exported byte for byte', async () => {
     expect(await answer('import', SESSION, 'bike')).toMatchObject({
       tape: 'bike',
       first: 1,
@@ -128,7 +128,7 @@ describe('a folder', () => {
     });
   });
 
-  it('of an agent gives its tape elsewhere, and is not written over another', async () => {
+  it('of an agent gives a tape to another installation, and does not overwrite another folder', async () => {
     const { agent_id: agent } = (await stack.runtime.submit('launch_principal', {
       profile_name: 'writer',
       instruction: 'there',
@@ -163,12 +163,12 @@ describe('a folder', () => {
       'session_graph.jsonl: Line 2 has no `session_id`.',
     ],
     [
-      'with a session graph that is no UTF-8',
+      'with a session graph that is not UTF-8',
       (path) => writeFileSync(join(path, 'session_graph.jsonl'), Buffer.from([0x22, 0xff])),
       'session_graph.jsonl is not UTF-8 text.',
     ],
     [
-      'whose manifest is none',
+      'whose manifest is not valid',
       (path) => writeFileSync(join(path, 'tape/manifest.json'), '{"version": 2}'),
       'manifest.json has another form: it has version 2. This build reads version 1',
     ],
@@ -202,7 +202,7 @@ describe('a folder', () => {
       `${basename(name)} does not lie in its folder.`,
     ]),
     [
-      'whose manifest has entries that its file has lost',
+      'whose manifest has entries that its file lacks',
       (path) => manifest(path, { head_id: 120 }),
       'main.jsonl: The lines end with id 102; by the manifest there are some up to 120.',
     ],
@@ -231,7 +231,7 @@ describe('a folder', () => {
     expect(await refusal(session(change))).toContain(message);
   });
 
-  it('may be a link itself, and have links to files in it', async () => {
+  it('may itself be a link, and may have links to files in it', async () => {
     const path = session((copy) => {
       renameSync(join(copy, 'tape/main.jsonl'), join(copy, 'tape/first.jsonl'));
       symlinkSync('first.jsonl', join(copy, 'tape/main.jsonl'));
@@ -250,15 +250,15 @@ describe('a folder', () => {
     expect(await answer('import', path)).toMatchObject({ tape: 'dotted', lines: 12 });
   });
 
-  it('whose manifest calls it by an id is imported under a name that is given', async () => {
+  it('whose manifest names the tape by an id is imported under a given name', async () => {
     const path = session((copy) => manifest(copy, { id: '01a20448-c6f9-77ee-8ceb-85ed428c7727' }));
     expect(await tape('import', path)).toMatchObject({
       code: 1,
-      stderr: expect.stringContaining('say what it shall be called'),
+      stderr: expect.stringContaining('give its name'),
     });
   });
 
-  it('holds the tape as it was when the export began, whatever is reset meanwhile', async () => {
+  it('has the tape as it was when the export began, whatever is reset meanwhile', async () => {
     const name = fresh();
     await answer('import', SESSION, name);
     const found = await stack.runtime.tape(name);
@@ -280,7 +280,7 @@ describe('a folder', () => {
     expect(read(to, 'tape/main.jsonl')).toBe(read(SESSION, 'tape/main.jsonl'));
   });
 
-  it('may call a file as the folder of archived tapes is called, which is not kept', async () => {
+  it('may have a file with the name of the folder for archived tapes, and that name is not kept', async () => {
     const from = join(folder, 'called-archived');
     mkdirSync(from);
     for (const file of ['main.jsonl', 'archived']) cpSync(join(SESSION, 'tape/main.jsonl'), join(from, file));
@@ -300,7 +300,7 @@ describe('a folder', () => {
     }
   });
 
-  it('that is not there is said by its path', async () => {
+  it('that does not exist is reported with its path', async () => {
     expect(await refusal(join(folder, 'nowhere'))).toMatch(/^boxcar: bad_request: ENOENT: .*nowhere/);
   });
 });
@@ -318,7 +318,7 @@ describe('a folder of several tapes', () => {
         }),
     );
 
-  it('holds all sessions of a workspace, and comes back byte for byte elsewhere', async () => {
+  it('has all sessions of a workspace, and is exported elsewhere byte for byte', async () => {
     const workspace = mkdtempSync(join(folder, 'workspace-'));
     const [main, side] = ['main', 'side'].map((name) => tapeName(realpathSync(workspace), name));
     for (const name of ['main', 'side'])
@@ -379,7 +379,7 @@ describe('a folder of several tapes', () => {
     }
   });
 
-  it('names each tape and file apart, whatever they are called, and keeps names that are free', async () => {
+  it('has distinct names for tapes and files, whatever the tapes are called, and keeps names that are free', async () => {
     const names = ['Clash', 'clash', '../up', '.hidden', `${'long/'.repeat(90)}`];
     for (const name of names) await answer('import', SESSION, name);
     const to = join(folder, 'apart');
@@ -397,7 +397,7 @@ describe('a folder of several tapes', () => {
     expect(await answer('import', to, '../up', '--append')).toMatchObject({ tape: '../up', lines: 12 });
   });
 
-  it('gives each tape a file of its own, also where one is called as the file of another would be', async () => {
+  it('gives each tape a file of its own, also when a tape’s name is the file name of another', async () => {
     const names = [hashedStem('CLASH-2'), 'clash-2', 'CLASH-2'];
     for (const name of names) await answer('import', join(SESSION, 'tape/main.jsonl'), name);
     const to = join(folder, 'apart-too');
@@ -407,7 +407,7 @@ describe('a folder of several tapes', () => {
     expect(new Set(tapes.map(({ file }) => file.toLowerCase())).size).toBe(3);
   });
 
-  it('holds no two tapes of one name, because it could not be imported', async () => {
+  it('has no two tapes with one name, because it could not be imported', async () => {
     const name = fresh();
     await answer('import', SESSION, name);
     const { boxId } = await stack.runtime.tape(name, { create: false });
@@ -419,7 +419,7 @@ describe('a folder of several tapes', () => {
     expect(await answer('export', boxId, '--to', to)).toMatchObject({ tape: name });
   });
 
-  it('is there as a whole or not at all', async () => {
+  it('is written completely or not at all', async () => {
     const names = [fresh(), fresh()];
     for (const name of names) await answer('import', SESSION, name);
     const tapes = await Promise.all(names.map((name) => stack.runtime.tape(name)));
@@ -435,20 +435,24 @@ describe('a folder of several tapes', () => {
 
   it.each<[string, readonly Readonly<Record<string, unknown>>[], string]>([
     [
-      'a file twice',
+      'the same file twice',
       [{ id: 'x' }, { id: 'y', file: './main.jsonl' }],
       'manifest.json names main.jsonl twice',
     ],
-    ['a tape twice', [{ id: 'x' }, { id: 'x', file: 'y.jsonl' }], "two tapes 'x' that are not archived"],
     [
-      'a file elsewhere in one of them',
+      'the same tape twice',
+      [{ id: 'x' }, { id: 'x', file: 'y.jsonl' }],
+      "two tapes 'x' that are not archived",
+    ],
+    [
+      'a file outside the folder in one of them',
       [{ id: 'x' }, { id: 'y', file: '../../y.jsonl' }],
       '../../y.jsonl does not lie in its folder',
     ],
     [
-      'a tape of an id',
+      'a tape named by an id',
       [{ id: 'x' }, { id: '01a20448-c6f9-77ee-8ceb-85ed428c7727', file: 'y.jsonl' }],
-      'calls a tape by an id',
+      'names a tape by an id',
     ],
   ])('is refused with %s', async (_what, tapes, message) => {
     const path = session((copy) => manifest(copy, ...tapes));
@@ -456,7 +460,7 @@ describe('a folder of several tapes', () => {
     expect({ code, stderr }).toEqual({ code: 1, stderr: expect.stringContaining(message) });
   });
 
-  it('needs tapes or a workspace, not both, and a workspace with a session', async () => {
+  it('needs tapes or a workspace, not both; a workspace needs a session in it', async () => {
     const refused = async (code: number, message: string, ...args: string[]): Promise<void> =>
       expect(await tape('export', '--to', join(folder, 'refused'), ...args)).toMatchObject({
         code,
@@ -476,7 +480,7 @@ function manifest(path: string, ...changes: readonly Readonly<Record<string, unk
   );
 }
 
-describe('a file', () => {
+describe('a tape file', () => {
   const file = (text: string | Buffer): string => {
     mkdirSync(folder, { recursive: true });
     const path = join(folder, `${++n}.jsonl`);
@@ -486,7 +490,7 @@ describe('a file', () => {
   const message = (id: number): string =>
     `{"id": ${id}, "kind": "message", "payload": {"role": "user", "content": "a\u2028b\\r"}, "meta": {}}`;
 
-  it('needs a name, and goes behind the entries of a tape only when that is asked for', async () => {
+  it('needs a name, and is appended to a tape only on request', async () => {
     const path = file(`${message(1)}\r\n\n${message(2)}`);
     expect(await tape('import', path)).toMatchObject({
       code: 1,
@@ -506,7 +510,7 @@ describe('a file', () => {
     expect(read(to, 'tape/main.jsonl')).toBe(`${once}${once}`);
   });
 
-  it('is imported once under a key', async () => {
+  it('is imported once with the same key', async () => {
     const path = file(`${message(1)}\n`);
     const name = fresh();
     const args = ['import', path, name, '--append', '--key', `once ${name}`];
@@ -516,7 +520,7 @@ describe('a file', () => {
     expect((await tape(...args)).stderr).toContain('nothing was imported again');
   });
 
-  it('with a line that is no UTF-8 is refused by its number', async () => {
+  it('with a line that is not UTF-8 is refused with the number of the line', async () => {
     const path = file(
       Buffer.concat([Buffer.from(`${message(1)}\n"`), Buffer.from([0xff]), Buffer.from('"\n')]),
     );

@@ -171,10 +171,9 @@ async function runImport(
     // An exported tape of an agent is named by an id, which in this database means another agent or none.
     if (called !== undefined && (ref !== undefined || tryParseId(called) === undefined))
       return { name: called, source };
-    if (found.length === 1)
-      throw badImport(`${path} does not name the tape: say what it shall be called`, 'tape');
+    if (found.length === 1) throw badImport(`${path} does not name the tape: give its name`, 'tape');
     throw badImport(
-      `${path} calls a tape by an id, ${called}: import its file alone, and say what it shall be called`,
+      `${path} names a tape by an id, ${called}: import only its file, and give its name`,
       'tape',
     );
   });
@@ -235,7 +234,7 @@ export function addImport(group: Command, run: Run): void {
     .option('--append', 'append to an existing tape, chunk by chunk')
     .option(
       '--key <key>',
-      'names this import: the same again imports what is missing and gives the first answer',
+      'names this import: a repetition imports the missing lines and returns the first answer',
     )
     .option(...AS)
     .option(...PROJECT)

@@ -26,7 +26,7 @@ const boxcar = (...args: string[]) => cliHere(['tape', ...args], env);
 const json = async (...args: string[]) => JSON.parse((await boxcar(...args, '--json')).stdout);
 
 describe('boxcar tape fork', () => {
-  it('makes a fork that is merged once, or discarded', async () => {
+  it('makes a fork that is merged once, or is discarded', async () => {
     const { fork_id, box_id } = await json('fork', 'notes');
     const fork = await stack.runtime.tape({ box: box_id });
     await fork.append([{ kind: 'message', content: 'A draft.' }]);
@@ -53,7 +53,7 @@ describe('boxcar tape fork', () => {
     expect(await stack.runtime.sessions.get('scout')).toMatchObject({ from_anchor: 'phase-1' });
   });
 
-  it('says what is wrong, and makes nothing', async () => {
+  it('reports errors, and makes nothing', async () => {
     const before = (await json('forks', 'notes')).forks.length;
     for (const args of [
       ['fork', 'notes', '--next-steps', 'Go'],

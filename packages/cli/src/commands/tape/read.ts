@@ -67,8 +67,8 @@ const NOT_OF_MESSAGES = ['to', 'since', 'until', 'kinds', 'text', 'limit', 'afte
 
 function sliceOf({ all, from, to }: ShowFlags): JsonObject {
   if (all === true && (from ?? to) !== undefined)
-    throw wrongUsage('--all: stands without --from and --to', 'all');
-  if (from === undefined && to !== undefined) throw wrongUsage('--to: needs --from beside it', 'to');
+    throw wrongUsage('--all: cannot be combined with --from and --to', 'all');
+  if (from === undefined && to !== undefined) throw wrongUsage('--to: needs --from as well', 'to');
   if (all === true) return {};
   if (from === undefined) return { last_anchor: true };
   return { between_anchors: { start: from, ...(to === undefined ? {} : { end: to }) } };

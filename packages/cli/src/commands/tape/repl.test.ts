@@ -102,7 +102,7 @@ describe('boxcar submit with a comma command', () => {
       env,
     );
 
-  it('prints what the command says, at once, with --wait too, and the same again under its key', async () => {
+  it('prints the answer of the command at once, also with --wait, and the same answer again with the same key', async () => {
     for (const args of [[], ['--wait']])
       expect(await submit(',anchors limit=1', ...args)).toEqual({
         code: 0,
@@ -118,7 +118,7 @@ describe('boxcar submit with a comma command', () => {
     expect((await json('info', 'writer-1')).anchors).toBe(2);
   });
 
-  it('says what is wrong with one, with the list of all, and does nothing', async () => {
+  it('refuses an invalid command with the list of commands, and does nothing', async () => {
     expect(await submit(',handoff name="open')).toMatchObject({
       code: 1,
       stdout: '',
@@ -131,7 +131,7 @@ describe('boxcar submit with a comma command', () => {
 });
 
 describe('boxcar tape repl', () => {
-  it('runs commands, over several lines too, and leaves at ,quit', async () => {
+  it('runs commands, also over several lines, and leaves at ,quit', async () => {
     const { code, stdout, stderr } = await repl(
       'writer-1',
       ',handoff name=debug-complete \n       summary="Found it,\nline 45"\n,anchors\n,help\n,quit\n,handoff name=never\n',
@@ -144,7 +144,7 @@ describe('boxcar tape repl', () => {
     expect((await tape.anchors()).at(-1)).toMatchObject({ state: { summary: 'Found it,\nline 45' } });
   });
 
-  it('says what is wrong with a line, with the commands there are, and goes on with the next', async () => {
+  it('refuses an invalid line with the list of commands, and continues with the next line', async () => {
     const before = (await notes.info()).entries;
     const { code, stdout, stderr } = await repl(
       'notes',
@@ -158,7 +158,7 @@ describe('boxcar tape repl', () => {
     expect((await notes.info()).entries).toBe(before);
   });
 
-  it('with --json prints one object a line', async () => {
+  it('with --json prints one object per line', async () => {
     const { stdout, stderr } = await repl('notes', ',anchors limit=1\n,nothing\n', true);
     expect(JSON.parse(stdout)).toMatchObject({
       command: 'anchors',
@@ -168,7 +168,7 @@ describe('boxcar tape repl', () => {
     expect(JSON.parse(stderr).error.details.commands).toContain(',anchors');
   });
 
-  it('appends other lines to a tape without agent, and gives them to the agent of one', async () => {
+  it('appends other lines to a tape without an agent, and gives them to the agent of a tape that has one', async () => {
     const tape = await stack.runtime.tape('diary');
     expect((await repl('diary', 'Dear diary\n\n')).stdout).toBe('appended at 3\n');
     expect(await tape.fromLastAnchor({ kinds: ['message'] })).toMatchObject([
@@ -187,7 +187,7 @@ describe('boxcar tape repl', () => {
 describe('boxcar tape repl at a terminal', () => {
   const CTRL_C = '\u0003';
 
-  it('reads lines until Ctrl-C behind an empty prompt, and what it drops before is never run', async () => {
+  it('reads lines until Ctrl-C at an empty prompt, and never runs a line that was dropped before', async () => {
     const before = (await notes.info()).entries;
     const { code, stdout, stderr } = await typeInto(
       'notes',
@@ -206,7 +206,7 @@ describe('boxcar tape repl at a terminal', () => {
     expect((await notes.info()).entries).toBe(before);
   });
 
-  it('stops waiting for an answer at Ctrl-C, says how to see it, and reads on', async () => {
+  it('stops waiting for an answer at Ctrl-C, says how to see the answer, and continues to read', async () => {
     await stack.runtime.submit('provision_agent', {
       action: 'create',
       profile_name: 'writer',
@@ -220,7 +220,7 @@ describe('boxcar tape repl at a terminal', () => {
       [/tape_busy.*> /s, ',quit\r'],
     );
     expect({ code, stdout }).toEqual({ code: 0, stdout: '' });
-    const turnId = /turn goes on: boxcar show ([0-9a-f-]{36})/.exec(stderr)?.[1] ?? 'none';
+    const turnId = /turn continues: boxcar show ([0-9a-f-]{36})/.exec(stderr)?.[1] ?? 'none';
     expect(stderr).toContain(`tape_busy: Turn ${turnId} of`);
     await stack.runtime.submit('cancel', { turn_id: turnId });
   });
@@ -229,7 +229,7 @@ describe('boxcar tape repl at a terminal', () => {
 describe('boxcar tape resume', () => {
   const resume = (lines: string, ...args: string[]) => fed(lines, 'tape', 'resume', 'notes', ...args);
 
-  it('prints the name and state of the last anchor, and goes on from it as a repl', async () => {
+  it('prints the name and state of the last anchor, and continues from there as a repl', async () => {
     expect(await resume(',handoff name=phase-2\n,quit\n')).toEqual({
       code: 0,
       stdout: 'Resuming from: phase-1\nState: {"summary":"Wheels are off."}\nanchor added: phase-2\n',

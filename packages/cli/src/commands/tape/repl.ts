@@ -48,7 +48,7 @@ async function say(
     result = await runtime.waitForTurn(turnId, { projectId, signal });
   } catch (error) {
     if (!signal.aborted) throw error;
-    context.note(`no longer waiting; the turn goes on: boxcar show ${turnId}`);
+    context.note(`no longer waiting; the turn continues: boxcar show ${turnId}`);
     return;
   }
   context.answer(result, () =>
@@ -132,6 +132,6 @@ export async function runRepl(
 const lateArgument = (): KernelError =>
   new KernelError('bad_request', {
     message:
-      'This line is an argument of the command above, which is done; end a line with \\ to go on with it.',
+      'This line is an argument of the command above, which has run; end a line with \\ to continue it.',
     details: { field: 'command' },
   });

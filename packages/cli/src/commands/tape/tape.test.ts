@@ -33,7 +33,7 @@ const positions = async (...args: string[]): Promise<number[]> =>
   (await json('show', 'notes', ...args)).entries.map((entry: { position: number }) => entry.position);
 
 describe('boxcar tape', () => {
-  it('ls lists the tapes with their agents, anchors and lengths, archived ones only when asked', async () => {
+  it('ls lists the tapes with their agents, anchors and lengths, and archived tapes only on request', async () => {
     const { tapes } = await json('ls');
     expect(tapes).toMatchObject([
       { name: 'notes', agent: null, entries: 6, anchors: 2, last_anchor: 'phase-1' },
@@ -48,7 +48,7 @@ describe('boxcar tape', () => {
     expect(stderr).toContain('--limit shows more');
   });
 
-  it('show prints what follows the last anchor, or the part that was asked for', async () => {
+  it('show prints the entries after the last anchor, or the requested part', async () => {
     expect(await positions()).toEqual([5, 6]);
     expect(await positions('--all')).toEqual([1, 2, 3, 4, 5, 6]);
     expect(await positions('--from', 'session/start', '--to', 'phase-1')).toEqual([2, 3]);
@@ -67,7 +67,7 @@ describe('boxcar tape', () => {
     expect(messages[0].content).toContain('Wheels are off.');
   });
 
-  it('info and search say what is on it', async () => {
+  it('info and search describe the content of the tape', async () => {
     expect(await json('info', 'notes')).toMatchObject({ entries: 6, last_anchor: 'phase-1' });
     expect((await boxcar('info', 'writer-1')).stdout).toContain('→ session/start');
     expect((await json('search', 'notes', 'pantograf')).matches).toMatchObject([
@@ -79,7 +79,7 @@ describe('boxcar tape', () => {
     });
   });
 
-  it('show and search print 1 MiB at most, or one entry, and say that there is more', async () => {
+  it('show and search print at most 1 MiB, or one entry, and say that there is more', async () => {
     const large = await stack.runtime.tape('large');
     for (let n = 0; n < 6; n += 1)
       await large.append([{ kind: 'message', content: `needle ${n} ${'x'.repeat(400_000)}` }]);
@@ -108,7 +108,7 @@ describe('boxcar tape', () => {
     expect((await boxcar('search', 'large', 'needle')).stderr).toContain('there are more');
   });
 
-  it('handoff writes an anchor once under a key, and only behind the head it was told', async () => {
+  it('handoff writes an anchor once with a key, and only at the given head', async () => {
     const write = (...args: string[]) => boxcar('handoff', 'drafts', 'a', '--create', ...args);
     const said = ['--summary', 's', '--state', '{"goal":1}', '--key', 'k'];
     expect(await write(...said)).toMatchObject({ code: 0, stdout: 'anchor added: a\n' });
@@ -122,7 +122,7 @@ describe('boxcar tape', () => {
     });
   });
 
-  it('handoff with an empty summary is one without', async () => {
+  it('handoff with an empty summary is a handoff without a summary', async () => {
     await boxcar('handoff', 'empty', 'a', '--create', '--summary', '', '--next-steps', '');
     await boxcar('handoff', 'empty', 'b', '--summary', '', '--next-steps', 'go on');
     const empty = await stack.runtime.tape('empty', { create: false });
@@ -133,7 +133,7 @@ describe('boxcar tape', () => {
     expect(JSON.stringify(await empty.anchors())).not.toContain('summary');
   });
 
-  it('reset asks, and begins anew with the old tape still there', async () => {
+  it('reset asks for confirmation, and begins a new tape while the old tape stays', async () => {
     const tape = await stack.runtime.tape('worn');
     expect(await boxcar('reset', 'worn')).toMatchObject({
       code: 2,
@@ -149,7 +149,7 @@ describe('boxcar tape', () => {
     ['n\n', 3, 1],
     ['', 3, 1],
     ['y\n', 0, 2],
-  ])('reset, asked at a terminal and answered %j, exits %i', async (typed, exit, incarnation) => {
+  ])('reset, confirmed at a terminal with %j, exits with %i', async (typed, exit, incarnation) => {
     await stack.runtime.tape(`asked-${incarnation}`);
     const input = Object.assign(new PassThrough(), { isTTY: true });
     input.end(typed);
@@ -162,7 +162,7 @@ describe('boxcar tape', () => {
     expect((await json('info', `asked-${incarnation}`)).incarnation).toBe(incarnation);
   });
 
-  it('finds a tape whose name reads as an id, behind boxes and agents', async () => {
+  it('a tape is found by a name that looks like an id, after boxes and agents', async () => {
     const name = '0198c1f2-0000-7000-8000-00000000000a';
     expect((await boxcar('handoff', name, 'first')).code).toBe(1);
     expect((await boxcar('handoff', name, 'first', '--create')).code).toBe(0);
@@ -198,7 +198,7 @@ describe('boxcar tape', () => {
     [['ls', '--project', 'other'], 'not_found', "No project 'other'"],
     [['export', 'notes', '--to', '/nowhere', '--as', 'nobody'], 'not_found', "No agent 'nobody'"],
     [['import', '/nowhere', 'x'], 'bad_request', '/nowhere'],
-  ])('%j is refused with a code, and the tape stays as it was', async (args, code, message) => {
+  ])('%j is refused with a code, and the tape stays unchanged', async (args, code, message) => {
     const before = (await notes.info()).entries;
     const { code: exit, stderr } = await boxcar(...args, '--json');
     expect(exit).toBe(code === 'usage' ? 2 : 1);
@@ -221,7 +221,7 @@ it.each([
   ['merge', 'notes'],
   ['export', 'notes'],
   ['show', 'notes', 'too', 'many'],
-])('boxcar tape %s %s %s %s is no command line', async (...args) => {
+])('boxcar tape %s %s %s %s is not a valid command line', async (...args) => {
   const { code, stdout, stderr } = await boxcar(...args);
   expect([code, stdout]).toEqual([2, '']);
   expect(stderr).toMatch(/^boxcar: bad_request: .*see boxcar tape \w+ --help\n$/);

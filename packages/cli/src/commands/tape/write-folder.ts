@@ -136,7 +136,7 @@ function checkNames(folders: readonly TapeFolder[]): void {
   for (const { id } of folders) {
     if (names.has(id))
       throw new KernelError('bad_request', {
-        message: `tape: one folder cannot hold two tapes '${id}': export one of them, which brings what was archived before it.`,
+        message: `tape: one folder cannot hold two tapes '${id}': export one of them; its archived tapes are exported with it.`,
         details: { field: 'tape', tape: id },
       });
     names.add(id);

@@ -136,7 +136,7 @@ const runReplOn = (context: Context, ref: string, flags: ReplFlags): Promise<num
   );
 
 const REPL =
-  'A line that begins with a comma is a command (,help lists them), never a shell line and never shown to a model. It goes on over lines while a quote or brace is open, behind a \\, and with indented key=value lines.\n\nAny other line is an instruction for the agent of the tape, whose answer is awaited, or, on a tape without agent, a message that is appended.';
+  'A line that begins with a comma is a command (,help lists them), never a shell line and never shown to a model. It continues over lines while a quote or brace is open, after a \\, and with indented key=value lines.\n\nAny other line is an instruction for the agent of the tape, whose answer is awaited, or, on a tape without agent, a message that is appended.';
 
 export function addTapeRepl(group: Command, run: Run): void {
   group

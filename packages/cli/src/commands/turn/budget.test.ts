@@ -60,7 +60,7 @@ afterAll(async () => {
 
 const boxcar = (...args: string[]): Promise<CliResult> => cliHere(args, env);
 
-it('shows limits, use and what is left, by run or turn, also as JSON', async () => {
+it('boxcar budget shows limits, use and the rest, by run or turn, also as JSON', async () => {
   const { code, stdout } = await boxcar('budget', 'show', turnId);
   expect(code).toBe(0);
   expect(stdout).toMatch(/1 turn waiting for more/);
@@ -79,7 +79,7 @@ it('shows limits, use and what is left, by run or turn, also as JSON', async () 
   ]);
 });
 
-it('stands in show and tree, with what the turn cost', async () => {
+it('show and tree contain the budget and the cost of the turn', async () => {
   const shown = await boxcar('show', turnId);
   expect(shown.stdout).toMatch(/used +tokens 1,000 in, 100 out, \$0\.003/);
   expect(shown.stdout).toMatch(/tokens +1,200 +1,100/);
@@ -93,7 +93,7 @@ it('stands in show and tree, with what the turn cost', async () => {
   });
 });
 
-it('refuses a raise that is none, and says why', async () => {
+it('an invalid raise is refused with the reason', async () => {
   const lower = await boxcar('budget', 'raise', turnId, '--tokens', '1000');
   expect(lower).toMatchObject({ code: 1, stdout: '' });
   expect(lower.stderr).toMatch(/budget\.tokens: must be above the 1200/);
@@ -102,14 +102,14 @@ it('refuses a raise that is none, and says why', async () => {
   expect((await boxcar('budget', 'raise', turnId, '--tokens', '-5')).code).toBe(2);
 });
 
-it('raises it, and the turn that waited goes on to its end', async () => {
+it('a raise lets the waiting turn continue to its end', async () => {
   const { code, stdout } = await boxcar('budget', 'raise', turnId, '--tokens', '20000');
   expect(code).toBe(0);
   expect(stdout).toMatch(/is raised; 1 waiting turn woken/);
   expect(await stack.runtime.waitForTurn(turnId, { timeoutMs: 60_000 })).toMatchObject({ result: 'done' });
 });
 
-it('says that a run has none', async () => {
+it('a run without a budget is reported as such', async () => {
   const { turn_id } = (await stack.runtime.submit('launch_principal', {
     profile_name: 'saver',
     instruction: 'go',
@@ -118,7 +118,7 @@ it('says that a run has none', async () => {
   expect((await boxcar('budget', 'raise', turn_id, '--turns', '5')).stderr).toMatch(/has no budget/);
 });
 
-it('reports a price file that cannot be read with the other settings', async () => {
+it('a price file that cannot be read is reported together with the other settings', async () => {
   expect(() => parseConfig({ BOXCAR_PRICES: '/nowhere.json', BOXCAR_CONCURRENCY: '0' })).toThrow(
     /BOXCAR_PRICES: cannot be read.*; BOXCAR_CONCURRENCY|BOXCAR_CONCURRENCY.*; BOXCAR_PRICES: cannot be read/,
   );

@@ -33,7 +33,7 @@ async function launch(): Promise<{ turn_id: string; run_id: string }> {
   return { turn_id, run_id: rows[0]?.run_id ?? '' };
 }
 
-test('a turn is canceled by its id, with the reason, and a second time refused', async () => {
+test('a turn is canceled by its id with the reason, and the second cancel is refused', async () => {
   const { turn_id, run_id } = await launch();
   const done = await cliHere(['cancel', turn_id, '--reason', 'wrong branch', '--json'], env);
   expect(done).toMatchObject({ code: 0, stderr: '' });
@@ -45,7 +45,7 @@ test('a turn is canceled by its id, with the reason, and a second time refused',
   expect(again.stderr).toMatch(/^boxcar: turn_ended: Turn [0-9a-f-]{36} has ended already/);
 });
 
-test('a run is canceled by its id, with dashes or without', async () => {
+test('a run is canceled by its id, with or without dashes', async () => {
   const { run_id } = await launch();
   expect(await cliHere(['cancel', run_id.replaceAll('-', '')], env)).toMatchObject({
     code: 0,
@@ -53,7 +53,7 @@ test('a run is canceled by its id, with dashes or without', async () => {
   });
 });
 
-test('what fits nothing, or too much, is refused by name', async () => {
+test('an id that matches nothing or several objects is refused by name', async () => {
   const [one, two] = [await launch(), await launch()];
   const errorOf = async (ref: string): Promise<object> =>
     JSON.parse((await cliHere(['cancel', ref, '--json'], env)).stderr).error;
@@ -95,7 +95,7 @@ async function launchLate(): Promise<string> {
   return turn_id;
 }
 
-test('show tells of what came too late, with what it cost', async () => {
+test('show lists late results with their cost', async () => {
   const turn_id = await launchLate();
   const { stdout } = await cliHere(['show', turn_id], env);
   expect(stdout).toMatch(
@@ -106,7 +106,7 @@ test('show tells of what came too late, with what it cost', async () => {
   ]);
 });
 
-test('erase --evidence takes what came too late, by the ids that show lists', async () => {
+test('erase --evidence erases late results, by the ids that show lists', async () => {
   const turn_id = await launchLate();
   const { stdout } = await cliHere(['show', turn_id], env);
   const id = /--evidence\n.+\n +1\.1 +([0-9a-f-]{36})/.exec(stdout)?.[1] ?? '';

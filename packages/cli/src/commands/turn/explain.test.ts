@@ -139,7 +139,7 @@ const widest = ({ stdout }: CliResult): number =>
   Math.max(...stdout.split('\n').map((line) => [...line].length));
 
 describe('boxcar explain', () => {
-  test('prints the last step in 80 columns: messages with their reasons, tools, what was left out', async () => {
+  test('prints the last step in 80 columns: messages with their reasons, tools, and what was left out', async () => {
     const said = await ask('explain', turn.slice(0, 30));
     expect(said).toMatchObject({ code: 0, stderr: '' });
     expect(widest(said)).toBeLessThanOrEqual(80);
@@ -161,7 +161,7 @@ describe('boxcar explain', () => {
     expect(said.stdout).not.toContain('\u001b');
   });
 
-  test('--full prints whole messages, --step another step, --json all of it', async () => {
+  test('--full prints whole messages, --step another step, and --json everything', async () => {
     const full = await ask('explain', turn, '--full');
     expect(full.stdout).toContain('    Rule 12: count.');
     expect(full.stdout).toContain('long '.repeat(60).trim());
@@ -171,7 +171,7 @@ describe('boxcar explain', () => {
     expect(explained.messages[0].cards[0].place).toMatchObject({ kind: 'profile', name: 'counter' });
   });
 
-  test('says what the adapter of the model adds, as the tools of the history in a last step', async () => {
+  test('shows what the model’s adapter adds, such as the tools of the history in a last step', async () => {
     const said = await ask('explain', foreign);
     expect(widest(said)).toBeLessThanOrEqual(80);
     expect(said.stdout).toMatch(/\ntools\n {2}none\n/);
@@ -187,7 +187,7 @@ describe('boxcar explain', () => {
     expect((await ask('explain', turn)).stdout).not.toContain('on the wire');
   });
 
-  test('says that it does not know what a model adds that only a plugin has, and with the plugin says it', async () => {
+  test('says that it does not know the additions of a model from a plugin, and shows them with the plugin', async () => {
     expect(JSON.parse((await ask('explain', unknown, '--json')).stdout)).toMatchObject({
       verified: true,
       wire: null,
@@ -209,9 +209,14 @@ describe('boxcar explain', () => {
   });
 
   test.each([
-    ['a step there is not', ['--step', '7'], 1, /not_found.*no step 7; it has steps 1–2/],
-    ['an attempt there is not', ['--step', '1', '--attempt', '2'], 1, /not_found.*no attempt 2; it has 1/],
-    ['no number', ['--step', 'one'], 2, /must be a number from 1/],
+    ['a step that does not exist', ['--step', '7'], 1, /not_found.*no step 7; it has steps 1–2/],
+    [
+      'an attempt that does not exist',
+      ['--step', '1', '--attempt', '2'],
+      1,
+      /not_found.*no attempt 2; it has 1/,
+    ],
+    ['a text in place of a number', ['--step', 'one'], 2, /must be a number from 1/],
     ['another project', ['--project', 'nowhere'], 1, /not_found.*No project/],
   ])('refuses %s', async (_what, args, code, words) => {
     const said = await ask('explain', turn, ...args);
@@ -231,7 +236,7 @@ test('boxcar tape show names the tool of each call and of each result', async ()
 });
 
 describe('boxcar why', () => {
-  test('prints card, box, packing, author and tokens behind a text, in 80 columns', async () => {
+  test('prints card, box, packing, author and tokens of a text, in 80 columns', async () => {
     const said = await ask('why', turn, 'Count the cats');
     expect(said).toMatchObject({ code: 0, stderr: '' });
     expect(widest(said)).toBeLessThanOrEqual(80);
@@ -247,9 +252,9 @@ describe('boxcar why', () => {
       expect(said.stdout).toMatch(words);
   });
 
-  test('splits what several wrote, names the way of an inherited card and the schema of a tool', async () => {
+  test('splits a text with several sources, and names the way of an inherited card and the schema of a tool', async () => {
     const said = await ask('why', turn, '] Mind');
-    expect(said.stdout).toMatch(/^rule +note: a role that may not stand/m);
+    expect(said.stdout).toMatch(/^rule +note: a role that is not allowed/m);
     expect(said.stdout).toMatch(/^inherited +from box [0-9a-f-]{36} by inherit of/m);
     expect(said.stdout).toMatch(/^card +the same$/m);
     expect(said.stdout).toMatch(/read by\s+operator\s+as\s+the\s+operator/);
@@ -260,14 +265,14 @@ describe('boxcar why', () => {
     expect(schema.stdout).toMatch(/^offered +the profile lists it$/m);
   });
 
-  test('finds what a terminal showed of JSON, and control characters', async () => {
+  test('finds JSON text as a terminal showed it, and control characters', async () => {
     expect((await ask('why', turn, 'a\nb')).stdout).toMatch(
       /but for white space and JSON escapes, in step 2/,
     );
     expect((await ask('why', turn, 'a\nb', '--json')).stdout).toContain('"match":"unescaped"');
   });
 
-  test('a signal ends it at once, without an answer, with the exit code of shells', async () => {
+  test('ends at once at a signal, without an answer, with the exit code of shells', async () => {
     const stop = new AbortController();
     let listeners = 0;
     // The command listens before it reads, so the command, and not the process, handles a signal.
@@ -282,21 +287,21 @@ describe('boxcar why', () => {
   });
 
   test.each([
-    ['what the turn delivered', 'One cat.', /in what the turn delivered/],
-    ['a card that was left out', 'Nobody reads this', /step 1 left out holds it \(hidden\): note/],
+    ['in the deliverable of the turn', 'One cat.', /in the deliverable of the turn/],
+    ['in a card that was left out', 'Nobody reads this', /step 1 left out holds it \(hidden\): note/],
     [
-      'another beginning',
+      'another text with the same beginning',
       'Count the cats and dogs',
       /Only its beginning is in the prompt of step 1: "Count the cats"/,
     ],
-    ['nowhere', 'zebra', /^No message and no tool of the 2 prompts looked at holds this text\.\n$/],
-  ])('of a text that no prompt shows exits 3 and says that it is %s', async (_where, text, words) => {
+    ['not found', 'zebra', /^No message and no tool of the 2 prompts looked at holds this text\.\n$/],
+  ])('exits with 3 for a text that no prompt shows, and says that it is %s', async (_where, text, words) => {
     const said = await ask('why', turn, text);
     expect(said).toMatchObject({ code: 3, stderr: '' });
     expect(said.stdout).toMatch(words);
   });
 
-  test('with --step looks at that prompt alone', async () => {
+  test('with --step searches only that prompt', async () => {
     expect(await ask('why', turn, 'I look.', '--step', '1')).toMatchObject({
       code: 3,
       stdout: expect.stringContaining('It is in the prompt of step 2.'),
@@ -314,7 +319,7 @@ describe('boxcar why', () => {
   });
 });
 
-test('no text of a turn turns the direction of what follows on the terminal', async () => {
+test('no text of a turn reverses the direction of later text on the terminal', async () => {
   for (const args of [
     ['show', reversed],
     ['explain', reversed],
@@ -335,7 +340,7 @@ test('no text of a turn turns the direction of what follows on the terminal', as
 });
 
 describe('a prompt that a selector made', () => {
-  test('is shown with the plugin that has it, and without it nothing is', async () => {
+  test('is shown with the plugin that has the selector, and cannot be shown without the plugin', async () => {
     const without = await ask('explain', selected, '--step', '1');
     expect(without.code).toBe(0);
     expect(without.stdout).toMatch(/^verified {2}no$/m);

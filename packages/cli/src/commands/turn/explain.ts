@@ -48,7 +48,7 @@ function head(explained: StepExplanation): string {
       'prompt',
       `${countOf(explained.messages.length, 'message')}, about ${countOf(explained.tokens, 'token')}, ${hash}`,
     ],
-    ['verified', explained.verified ? 'yes: the rows give, byte by byte, what was sent' : 'no'],
+    ['verified', explained.verified ? 'yes: the rows give the sent prompt, byte by byte' : 'no'],
     ...findings.map((finding): [string, string] => ['', `${finding.code}: ${finding.message}`]),
   ]);
 }

@@ -46,7 +46,7 @@ async function contents(type: string): Promise<string[]> {
   return rows.map(({ text }) => text);
 }
 
-test('cards of a file and result fields of --json-args are stored and shown in the order of their writer', async () => {
+test('cards of a file and result fields of --json-args are stored and shown in the writer’s key order', async () => {
   const cards = file('cards.json', `[{"content":{"data":${DATA},"kind":"json"},"type":"test.order"}]`);
   const { box_id: box } = JSON.parse(await run('box', 'create', '--cards', cards, '--json'));
   expect(await contents('test.order')).toEqual([`{"data":${DATA},"kind":"json"}`]);
@@ -71,7 +71,7 @@ test('cards of a file and result fields of --json-args are stored and shown in t
   expect(await run(...dry)).toContain(DATA);
 });
 
-test('objects that rules of a handover pack keep their order too, from a file and as a pair', async () => {
+test('objects that a handover’s rules pack keep their key order too, from a file and as a pair', async () => {
   const handover = file(
     'handover.yaml',
     'context_packing_config:\n  pack_arguments:\n    - {arg_key: order, as_card_type: test.packed}\n    - {arg_key: pair, as_card_type: test.packed}\n',
@@ -81,7 +81,7 @@ test('objects that rules of a handover pack keep their order too, from a file an
   expect(await contents('test.packed')).toEqual(Array(2).fill(`{"kind":"json","data":${DATA}}`));
 });
 
-test('the state of a handoff keeps its order in the tape, its messages and its export', async () => {
+test('the state of a handoff keeps its key order in the tape, its messages and its export', async () => {
   await run('tape', 'handoff', 'ordered', 'phase-1', '--create', '--state', DATA);
   expect(await run('tape', 'show', 'ordered', '--all', '--json')).toContain(`"state":${DATA}`);
   const spaced = DATA.replaceAll(':', ': ').replaceAll(',', ', ');
@@ -93,7 +93,7 @@ test('the state of a handoff keeps its order in the tape, its messages and its e
   expect(readFileSync(join(to, 'tape/main.jsonl'), 'utf8')).toContain(`"state": ${spaced}`);
 });
 
-test('imported lines are stored in their order, not only given back as they were', async () => {
+test('imported lines are stored in their key order, and not only exported in it', async () => {
   const event = `{"id":2,"kind":"event","payload":{"name":"note","data":${DATA}},"meta":{}}`;
   const call = `{"id":3,"kind":"tool_call","payload":{"calls":[{"id":"c","function":{"name":"f","arguments":${JSON.stringify(DATA)}}}]},"meta":{}}`;
   const lines = `{"id":1,"kind":"anchor","payload":{"name":"imported","state":${DATA}},"meta":{}}\n${event}\n${call}\n`;
@@ -107,7 +107,7 @@ test('imported lines are stored in their order, not only given back as they were
   expect(await run('tape', 'show', 'imported', '--all', '--json')).toContain(`"data":${DATA}`);
 });
 
-test('a profile keeps the order of its file, JSON or YAML', async () => {
+test('a profile keeps the key order of its file, in JSON and YAML', async () => {
   const script = `[{"calls":[{"tool":"f","arguments":${DATA}}]}]`;
   const profile = `{"name":"by-json","model":"scripted","instructions":"x","script":${script}}`;
   const yaml =
@@ -118,7 +118,7 @@ test('a profile keeps the order of its file, JSON or YAML', async () => {
   for (const text of stored) expect(text).toContain(`"arguments":${DATA}`);
 });
 
-test('arguments that a model writes keep its order, in the call and in what the call makes', async () => {
+test('arguments from a model keep their key order, in the call and in its effects', async () => {
   const args = `{"state":${DATA},"name":"by-model"}`;
   const script = `[{"calls":[{"tool":"tape.handoff","raw":${JSON.stringify(args)}}]},{"say":"done"}]`;
   const profile = `{"name":"hander","model":"scripted","instructions":"x","tools":["tape.handoff"],"script":${script}}`;

@@ -9,7 +9,7 @@ const NO_SERVER = { DATABASE_URL: 'postgres://127.0.0.1:1/none', BOXCAR_DATABASE
 describe.each([...builtInHandlers, ['handoff', handoffForm] as const])(
   'boxcar submit %s --help',
   (name, handler) => {
-    it('shows its arguments in lines of 80 columns, and as JSON, without a database', async () => {
+    it('shows the arguments in lines of 80 columns, and as JSON, without a database', async () => {
       const { code, stdout, stderr } = await cliHere(['submit', name, '--help'], NO_SERVER);
       expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
       expect(stdout).toMatch(new RegExp(`^Usage: boxcar submit ${name} \\[options\\]\n`));
@@ -31,7 +31,7 @@ describe.each([...builtInHandlers, ['handoff', handoffForm] as const])(
   },
 );
 
-it('names, types and descriptions of arguments are those of the schema, members included', async () => {
+it('names, types and descriptions of arguments equal those of the schema, including members', async () => {
   const { stdout } = await cliHere(['submit', 'fork_join', '--help', '--json'], NO_SERVER);
   expect(JSON.parse(stdout).arguments).toEqual(
     expect.arrayContaining([
@@ -48,7 +48,7 @@ it('names, types and descriptions of arguments are those of the schema, members 
   );
 });
 
-it('without a primitive the flags are shown, and an unknown one is answered with the names there are', async () => {
+it('without a primitive the flags are shown, and an unknown primitive is answered with the known names', async () => {
   expect((await cliHere(['submit', '--help'])).stdout).toContain('--json-args <json>');
   expect(await cliHere(['submit', 'ask_exprt', '--help'], NO_SERVER)).toMatchObject({
     code: 2,
@@ -57,7 +57,7 @@ it('without a primitive the flags are shown, and an unknown one is answered with
   });
 });
 
-it('shows a primitive of a plugin, and names those of the plugin', async () => {
+it('the help shows a primitive of a plugin, and lists the primitives of the plugin', async () => {
   const env = { DATABASE_URL: (await testDatabase()).url };
   await (await prepare(env)).close();
   const { code, stdout } = await cliHere(['submit', 'repeat', '--plugin', PLUGIN, '--help'], env);

@@ -16,14 +16,14 @@ beforeAll(() => {
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 describe('the arguments of a submission', () => {
-  it('come as pairs: key=text, and key:=json', async () => {
+  it('can be pairs: key=text, and key:=json', async () => {
     expect(
       await readArguments({ arg: ['a=x=y', 'b:={"c":[1,null]}', 'd=', 'e:=true', 'f=:='] }, undefined),
     ).toEqual({ a: 'x=y', b: { c: [1, null] }, d: '', e: true, f: ':=' });
     expect(await readArguments({}, undefined)).toEqual({});
   });
 
-  it('come as one JSON object from the command line or a file, with pairs on top', async () => {
+  it('can be one JSON object from the command line or a file, and pairs override its members', async () => {
     expect(await readArguments({ jsonArgs: '{"a":1,"b":2}', arg: ['b=x', 'c=y'] }, undefined)).toEqual({
       a: 1,
       b: 'x',
@@ -32,7 +32,7 @@ describe('the arguments of a submission', () => {
     expect(await readArguments({ file, arg: ['a=2'] }, undefined)).toEqual({ a: '2', b: { c: [null] } });
   });
 
-  it('cannot change what objects are', async () => {
+  it('cannot change the prototype of objects', async () => {
     const args = await readArguments({ arg: ['__proto__:={"x":1}'] }, undefined);
     expect(Object.getPrototypeOf(args)).toBe(Object.prototype);
     expect(Object.keys(args)).toEqual(['__proto__']);
@@ -48,7 +48,7 @@ describe('the arguments of a submission', () => {
     [{ file: '/nowhere.json' }, undefined, /--file \/nowhere\.json: ENOENT/],
     [{ jsonArgs: '{}' }, '-', /not by several of them/],
     [{ file: 'x', jsonArgs: '{}' }, undefined, /not by several of them/],
-    [{}, 'x.json', /'x\.json': the only thing/],
+    [{}, 'x.json', /'x\.json': only -, for stdin,/],
   ])('%j %s is refused', async (flags, source, message) => {
     const read = readArguments(flags, source);
     await expect(read).rejects.toMatchObject({ code: 'bad_request' });

@@ -84,7 +84,7 @@ export async function readArguments(
   source: string | undefined,
 ): Promise<Record<string, unknown>> {
   if (source !== undefined && source !== '-') {
-    throw wrongArgument(`'${source}': the only thing that may stand behind the primitive is -, for stdin`);
+    throw wrongArgument(`'${source}': only -, for stdin, may follow the primitive`);
   }
   const file = flags.file ?? source;
   if ([flags.jsonArgs, flags.file, source].filter((given) => given !== undefined).length > 1) {
@@ -251,7 +251,7 @@ async function waitFor(
     return await answerEnd(context, stack, { kind, id, options });
   } catch (error) {
     if (context.stop.aborted) {
-      context.note(`no longer waiting; the ${kind} goes on: ${look}`);
+      context.note(`no longer waiting; the ${kind} continues: ${look}`);
       return EXIT.interrupted;
     }
     if (error instanceof KernelError && error.code === 'wait_timeout') {

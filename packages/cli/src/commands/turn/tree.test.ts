@@ -52,7 +52,7 @@ const untilDone = (runId: string, n: number): Promise<unknown> =>
     { message: `${n} turns of the run have ended` },
   );
 
-it('a fork_join from outside is shown with all its roots, by the id of its run; a root by its own', async () => {
+it('a fork_join from outside is shown with all its roots by the id of its run, and a root by its own id', async () => {
   const { turn_ids: turnIds } = (await stack.runtime.submit('fork_join', {
     tasks: tasks(['quick', 30], ['parked', 1]),
     wait: false,
@@ -86,7 +86,7 @@ it('a fork_join from outside is shown with all its roots, by the id of its run; 
   const { stdout } = await cliHere(['tree', runId], env);
   const [, , , ...lines] = stdout.trimEnd().split('\n');
   expect(lines).toEqual([
-    'fork_join: 30 of 31 done, nobody waits',
+    'fork_join: 30 of 31 done, no turn waits',
     expect.stringMatching(/^├─ parked-\S+ · fork_join +queued .*no worker for 'nowhere'$/),
     '└─ + 30 done',
   ]);
@@ -95,7 +95,7 @@ it('a fork_join from outside is shown with all its roots, by the id of its run; 
   expect(root.totals.turns).toBe(1);
 });
 
-it('a turn that joined many shows how far they are, and once all have ended the exit code says how', async () => {
+it('a turn that joined many shows their progress, and after their end the exit code shows the outcome', async () => {
   const { turn_id: turnId } = (await stack.runtime.submit('launch_principal', {
     profile_name: 'lead',
     instruction: 'x',
@@ -117,7 +117,7 @@ it('a turn that joined many shows how far they are, and once all have ended the 
   expect(ended.stdout).toContain('fork_join: 42 of 42 done, 2 failed');
 });
 
-it('the id of a batch shows its turns below its line, and of which run they are; a turn shows what is below it', async () => {
+it('the id of a batch shows its turns below its line, and their run; the id of a turn shows the turns below it', async () => {
   const other = { deadline_seconds: 3600 };
   await stack.runtime.applyProfile({
     name: 'pair',
@@ -154,17 +154,17 @@ it('the id of a batch shows its turns below its line, and of which run they are;
     children.map(({ turn_id }) => turn_id),
   );
   const text = (await cliHere(['tree', ofTwo?.batch_id ?? ''], env)).stdout.trimEnd().split('\n');
-  expect(text.slice(0, 2)).toEqual([`run ${lead.run_id}`, `batch ${ofTwo?.batch_id} and what is below it`]);
+  expect(text.slice(0, 2)).toEqual([`run ${lead.run_id}`, `batch ${ofTwo?.batch_id} and the turns below it`]);
   expect(text.slice(-3)).toEqual([
     'fork_join: 1 of 2 done',
     expect.stringMatching(/^├─ quick-/),
     expect.stringMatching(/^└─ parked-/),
   ]);
   const turn = (await cliHere(['tree', lead.turn_id], env)).stdout.split('\n');
-  expect(turn.slice(0, 2)).toEqual([`run ${lead.run_id}`, `turn ${lead.turn_id} and what is below it`]);
+  expect(turn.slice(0, 2)).toEqual([`run ${lead.run_id}`, `turn ${lead.turn_id} and the turns below it`]);
 });
 
-it('a batch that joins turns of one run is shown, one of several runs is refused with their ids', async () => {
+it('a batch that joins turns of one run is shown, and a batch of several runs is refused with their ids', async () => {
   const start = async (parent?: string) =>
     (await stack.runtime.submit(
       'launch_principal',
@@ -186,7 +186,7 @@ it('a batch that joins turns of one run is shown, one of several runs is refused
   for (const { run_id: id } of [first, other]) expect(refused.stderr).toContain(id);
 });
 
-it('ids are printed as short as they can be told apart in the whole database, and commands take them', async () => {
+it('ids are printed with the shortest unique prefix in the whole database, and commands accept them', async () => {
   const made = (await stack.runtime.submit('fork_join', {
     tasks: tasks(['parked', 40]),
     budget: { turns: 50 },

@@ -34,7 +34,7 @@ beforeAll(async () => {
 });
 afterAll(() => stack.close());
 
-it('the chain is printed down to the pool that nobody serves, with the command that mends it', async () => {
+it('the chain is printed down to the pool without a worker, with the command that starts one', async () => {
   await using _worker = await createWorker(stack.runtime);
   const { turn_id: turnId } = (await stack.runtime.submit('launch_principal', {
     profile_name: 'waiter',
@@ -88,7 +88,7 @@ it('the chain is printed down to the pool that nobody serves, with the command t
   });
 });
 
-it('a turn that its budget pauses is shown with the command that raises it, which works', async () => {
+it('a turn that its budget pauses is shown with a working command that raises the budget', async () => {
   const words = 'word '.repeat(400);
   await stack.runtime.applyProfile({
     name: 'poor',
@@ -169,7 +169,7 @@ it('a run whose tasks have their own budgets shows all of them, and a raise must
   expect(await tokensOf()).toEqual(turnIds.map((id, index) => [id, index === 0 ? 5_000 : 9_000]).toSorted());
 });
 
-it('a turn that has ended waits for nothing; one that does not exist is not found', async () => {
+it('a turn that has ended waits for nothing, and an unknown turn is not found', async () => {
   const { turn_id: turnId } = (await stack.runtime.submit('launch_principal', {
     profile_name: 'writer',
     instruction: 'x',

@@ -133,7 +133,7 @@ function describeHint(hint: WhyHint): string {
       return `A card that step ${hint.step} left out holds it (${describeOmission(hint)}): ${hint.card.type} ${hint.card.card_id}, ${describePlace(hint.card)}.`;
     case 'output':
       return hint.is_deliverable
-        ? `It is in what the turn delivered (card ${hint.card.card_id}), which no prompt of it shows.`
+        ? `It is in the deliverable of the turn (card ${hint.card.card_id}), which no prompt of it shows.`
         : `It came out of the turn, and no prompt of it shows it: ${hint.card.type} ${hint.card.card_id}, ${describePlace(hint.card)}.`;
     case 'nearest':
       return `Only its beginning is in the prompt of step ${hint.step}: ${JSON.stringify(brief(hint.text))}`;

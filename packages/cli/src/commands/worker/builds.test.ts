@@ -29,7 +29,7 @@ const builds = async (): Promise<Answer['findings']> => {
   return (JSON.parse(stdout) as Answer).findings.filter(({ check }) => check === 'builds');
 };
 
-it('turns of a newer build than any worker alive are shown by doctor and why-stuck', async () => {
+it('turns of a newer build than any live worker are shown by doctor and why-stuck', async () => {
   expect(await builds()).toEqual([]);
   const { turn_id: turnId } = (await stack.runtime.submit('launch_principal', {
     profile_name: 'writer',
@@ -52,12 +52,12 @@ it('turns of a newer build than any worker alive are shown by doctor and why-stu
   const { code, stdout } = await cliHere(['why-stuck', turnId], env);
   expect(code).toBe(3);
   expect(stdout.replace(/\s+/g, ' ')).toMatch(
-    /was written by a newer build: it takes one that knows migration 99, and the living workers of the default pool know \d+ at most .*→ Start a worker of the newer build: boxcar worker/,
+    /was written by a newer build: it needs a worker that knows migration 99, and the living workers of the default pool know at most \d+ .*→ Start a worker of the newer build: boxcar worker/,
   );
   await database.pool.query('delete from boxcar.workers where schema_version = 99');
 });
 
-it('a worker that a migration shuts out gives its turns back, says what to do and fails; so does everything that starts after', async () => {
+it('a worker that a migration excludes gives its turns back, says what to do and fails, and so do all later starts', async () => {
   await using worker = startCli(['worker', '--lease-ms', '2000'], env);
   await waitFor(() => worker.stderr.includes(' is ready '), { message: 'it is ready', deadlineMs: 60_000 });
   await database.pool.query(

@@ -71,7 +71,7 @@ const workerCount = async (): Promise<number> => {
 };
 
 describe('a worker that is told to stop', () => {
-  it('on SIGTERM lets the turn in hand reach its next commit, gives it back, leaves and exits 0', async () => {
+  it('on SIGTERM lets the current turn reach its next commit, gives it back, leaves and exits with 0', async () => {
     const worker = await startWorker();
     expect(worker.stderr).toMatch(
       /^boxcar: worker [0-9a-f-]{36} is ready \(pools: default; 10 turns at once; queues on postgres\)$/m,
@@ -98,7 +98,7 @@ describe('a worker that is told to stop', () => {
     await reaches(turnId, 'success');
   });
 
-  it('--grace-ms ends its patience: what hangs is aborted and given back', async () => {
+  it('with --grace-ms aborts hanging work at the end of that time, and gives it back', async () => {
     const worker = await startWorker(['--grace-ms', '200']);
     const turnId = await launch('sleeper', '60000');
     await reaches(turnId, 'running');
@@ -108,7 +108,7 @@ describe('a worker that is told to stop', () => {
     expect(await workerCount()).toBe(0);
   });
 
-  it('SIGHUP is heard like SIGTERM: the worker leaves and exits 0', async () => {
+  it('on SIGHUP leaves and exits with 0, as on SIGTERM', async () => {
     const worker = await startWorker();
     await worker.kill('SIGHUP');
     expect(await worker.exited).toEqual({ code: 0, signal: null });
@@ -116,7 +116,7 @@ describe('a worker that is told to stop', () => {
     expect(await workerCount()).toBe(0);
   });
 
-  it('a second signal stops it at once', async () => {
+  it('stops at once on a second signal', async () => {
     const worker = await startWorker();
     const turnId = await launch('sleeper', '60001');
     await reaches(turnId, 'running');
@@ -127,7 +127,7 @@ describe('a worker that is told to stop', () => {
   });
 });
 
-it('readers of its outputs that are gone cost lines, never the worker', async () => {
+it('a worker whose output readers are gone loses lines, and continues', async () => {
   await using worker = await startWorker(['--json'], { BOXCAR_LOG_LEVEL: 'debug' }, (child) =>
     /worker\.ready/.test(child.stdout),
   );
@@ -138,7 +138,7 @@ it('readers of its outputs that are gone cost lines, never the worker', async ()
   expect(await worker.exited).toEqual({ code: 0, signal: null });
 });
 
-it('a promise that a tool left behind fails its call, and the worker goes on', async () => {
+it('a promise that a tool left running fails its call, and the worker continues', async () => {
   await using worker = await startWorker([], { BOXCAR_TEST_BUG: 'in a call' });
   const turnId = await launch('forgetter', 'x');
   await reaches(turnId, 'success');
@@ -152,7 +152,7 @@ it('a promise that a tool left behind fails its call, and the worker goes on', a
   expect(await workerCount()).toBe(1);
 });
 
-it('a promise that nobody awaited is said, the turns are given back as lost, and the worker exits 1', async () => {
+it('an unhandled rejection is reported, the turns are given back as lost, and the worker exits with 1', async () => {
   const worker = await startWorker([], { BOXCAR_TEST_BUG: 'anywhere', BOXCAR_GRACE_MS: '200' });
   const turnId = await launch('forgetter', 'x');
   expect(await worker.exited).toEqual({ code: 1, signal: null });
@@ -177,11 +177,11 @@ it('a promise that nobody awaited is said, the turns are given back as lost, and
   await reaches(turnId, 'success');
 });
 
-describe('a tool that holds the event loop', () => {
+describe('a tool that blocks the event loop', () => {
   it.each([
     ['javascript', { code: 4, signal: null }, 20_000],
     ['native', { code: null, signal: 'SIGKILL' }, 4_000],
-  ])('in %s code ends its worker; its turn alone is charged with the loss', async (how, exit, leaseMs) => {
+  ])('in %s code ends its worker; only its own turn is charged with the loss', async (how, exit, leaseMs) => {
     const worker = await startWorker(['--lease-ms', String(leaseMs)], { BOXCAR_TEST_BUG: 'spin' });
     const beside = await launch('sleeper', '60002');
     await waitFor(
@@ -219,7 +219,7 @@ describe('a tool that holds the event loop', () => {
   });
 });
 
-describe('a handler that holds the event loop', () => {
+describe('a handler that blocks the event loop', () => {
   const LEASE_MS = 20_000;
 
   /** A worker with a second turn that is not involved in the bug. */
@@ -255,7 +255,7 @@ describe('a handler that holds the event loop', () => {
     return rows.rows;
   }
 
-  it('or ends the process, for a job: the job is noted, and no turn is charged', async () => {
+  it('or ends the process, for a job: the job is recorded, and no turn is charged', async () => {
     const { worker, beside } = await startBeside('exit');
     await addJob('exits', 'exit');
     expect(await worker.exited).toEqual({ code: 7, signal: null });
@@ -272,7 +272,7 @@ describe('a handler that holds the event loop', () => {
     await stack?.runtime.submit('cancel', { turn_id: beside });
   });
 
-  it('or ends the process, as a tool: its turn alone is charged with the loss', async () => {
+  it('or ends the process, as a tool: only its own turn is charged with the loss', async () => {
     const { worker, beside } = await startBeside('exit');
     const turnId = await launch('spinner', 'x');
     expect(await worker.exited).toEqual({ code: 7, signal: null });
@@ -281,7 +281,7 @@ describe('a handler that holds the event loop', () => {
     for (const id of [beside, turnId]) await stack?.runtime.submit('cancel', { turn_id: id });
   });
 
-  it('or leaves an error that nothing caught, for a job: the job is noted', async () => {
+  it('or leaves an uncaught error, for a job: the job is recorded', async () => {
     const worker = await startWorker([], { BOXCAR_TEST_BUG: 'stray', BOXCAR_GRACE_MS: '200' });
     await addJob('strays', 'stray');
     expect(await worker.exited).toEqual({ code: 1, signal: null });
@@ -296,7 +296,7 @@ describe('a handler that holds the event loop', () => {
     ]);
   });
 
-  it('for a turn ends its worker; that turn alone is charged with the loss', async () => {
+  it('for a turn ends its worker; only that turn is charged with the loss', async () => {
     const { worker, beside } = await startBeside();
     const turnId = await launch('holder', 'x');
     expect(await worker.exited).toEqual({ code: 4, signal: null });
@@ -307,7 +307,7 @@ describe('a handler that holds the event loop', () => {
     await stack?.runtime.submit('cancel', { turn_id: turnId });
   });
 
-  it('for a job ends its worker; the job is noted, and no turn is charged', async () => {
+  it('for a job ends its worker; the job is recorded, and no turn is charged', async () => {
     const { worker, beside } = await startBeside();
     await addJob('poison');
     expect(await worker.exited).toEqual({ code: 4, signal: null });
@@ -324,8 +324,8 @@ describe('a handler that holds the event loop', () => {
   });
 });
 
-describe('health', () => {
-  it('is bad before a worker lives, good while it does, and bad again when its lease has passed', async () => {
+describe('the health check', () => {
+  it('fails before a worker lives, succeeds while it lives, and fails when its lease has expired', async () => {
     expect(await cliHere(['health'], env)).toMatchObject({
       code: 1,
       stdout: expect.stringMatching(/^unhealthy: no live worker on /),
@@ -354,7 +354,7 @@ describe.runIf(queueBackends().includes('redis'))('a Redis that is away', () => 
     await redis.stop();
   });
 
-  it('is one clear warning of the worker; submit accepts all the same, and the turn ends from its rows', async () => {
+  it('gives one clear warning in the worker; submit still accepts, and the turn ends from its rows', async () => {
     const away = { REDIS_URL: redis.url };
     await using worker = await startWorker([], away);
     const warnings = worker.stderr
@@ -374,7 +374,7 @@ describe.runIf(queueBackends().includes('redis'))('a Redis that is away', () => 
     expect(await worker.exited).toEqual({ code: 0, signal: null });
   });
 
-  it('a wrong password is said as such', async () => {
+  it('with a wrong password is reported as such', async () => {
     await redis.start();
     const admin = new Redis(redis.url);
     await admin.config('SET', 'requirepass', 'right');

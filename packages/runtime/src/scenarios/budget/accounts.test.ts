@@ -59,7 +59,7 @@ function countOfCall(kind: Kind, request: Request, index: number): Pick<Entry, '
   }
 }
 
-test('what the provider told is charged exactly, everything else by its estimate, once each', async () => {
+test('usage that the provider reports is charged exactly, everything else by its estimate, each once', async () => {
   await using backend = await testBackend(queueBackends()[0] ?? 'postgres');
   const { pool } = backend.database;
   const random = createRandom(11);

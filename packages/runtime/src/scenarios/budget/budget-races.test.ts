@@ -79,7 +79,7 @@ it('of many spawns at once exactly as many are accepted as the budget has turns'
   await checkInvariants(h.database.pool, { isSettled: false });
 });
 
-it('spawns at once are never given more tokens than there are', async () => {
+it('spawns at once never get more tokens than the budget has', async () => {
   const { turnId, runId } = await root({ tokens: 1_500 });
   const all = await outcomes(Array.from({ length: 30 }, () => file(turnId)));
   expect(all.accepted).toBeGreaterThan(3);
@@ -95,7 +95,7 @@ it('spawns at once are never given more tokens than there are', async () => {
   await checkInvariants(h.database.pool, { isSettled: false });
 });
 
-it('a subtree’s own budget holds inside the run’s, whoever comes first', async () => {
+it('a subtree’s own budget is kept within the run’s budget, in any order of arrival', async () => {
   const { turnId, runId } = await root({ turns: 12 });
   const capped = (await file(turnId, 'elsewhere', { budget: { turns: 5 } })) as unknown as TurnResult;
   const all = await outcomes(
@@ -110,7 +110,7 @@ it('a subtree’s own budget holds inside the run’s, whoever comes first', asy
   await checkInvariants(h.database.pool, { isSettled: false });
 });
 
-it('children that run side by side use no more than the limit and what their last calls took beyond it', async () => {
+it('parallel children use no more than the limit plus the excess of their last calls', async () => {
   const { turnId, runId } = await root({ tokens: 9_000 });
   const children = (await Promise.allSettled(Array.from({ length: 12 }, () => file(turnId)))).flatMap(
     (result) => (result.status === 'fulfilled' ? [(result.value as unknown as TurnResult).turn_id] : []),
@@ -129,7 +129,7 @@ it('children that run side by side use no more than the limit and what their las
   await checkInvariants(h.database.pool, { isSettled: false });
 });
 
-it('a raise wakes all that wait for it, and none twice', async () => {
+it('a raise wakes all turns that wait for it, each once', async () => {
   const { turnId, runId } = await root({ steps: 12 });
   const children = await Promise.all(
     Array.from({ length: 8 }, async () => ((await file(turnId, 'patient')) as unknown as TurnResult).turn_id),
@@ -155,7 +155,7 @@ it('a raise wakes all that wait for it, and none twice', async () => {
   await checkInvariants(h.database.pool, { isSettled: false });
 });
 
-it('a run without an account has a ceiling, and costs no statement for it', async () => {
+it('a run without an account has a ceiling, which costs no statement', async () => {
   const { turnId, runId } = await root();
   const seen = await statementsOf(h.database, () => file(turnId));
   // The statement of the submission also checks whether the account of the run limits the number of turns.

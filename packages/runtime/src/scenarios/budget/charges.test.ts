@@ -50,7 +50,7 @@ async function launch(
 }
 const end = (h: Harness, turnId: TurnId) => h.runtime.waitForTurn(turnId, { timeoutMs: 60_000 });
 
-test('a turn that has used more than the limit leaves nothing to the next one', async () => {
+test('a turn that has used more than the limit leaves nothing to the next turn', async () => {
   await using h = await place(() => Promise.resolve(reply({ inputTokens: 9_000_000, outputTokens: 10 })));
   const boss = await launch(h, 'boss', { budget: { cost_usd: 5 } });
   expect(await end(h, await launch(h, 'paid', {}, boss))).toMatchObject({ status: 'success' });
@@ -61,7 +61,7 @@ test('a turn that has used more than the limit leaves nothing to the next one', 
   await checkInvariants(h.database.pool, { isSettled: false });
 });
 
-test('a call whose model is free goes on below a limit of cost that was passed', async () => {
+test('a call whose model is free continues within an exceeded limit of cost', async () => {
   await using h = await place(({ model }) =>
     Promise.resolve(reply({ inputTokens: model === 'mine:paid' ? 9_000_000 : 7, outputTokens: 10 })),
   );
@@ -79,7 +79,7 @@ const costs = (h: Harness) =>
     'select allotted_cost::int as allotted, spent_cost::int as spent from boxcar.turns',
   );
 
-test('a call reserves what it costs when its prompt is written to the cache and its answer is reasoning', async () => {
+test('a call reserves the cost of a prompt that is written to the cache and an answer that is reasoning', async () => {
   await using h = await place(
     () =>
       Promise.resolve(
@@ -95,7 +95,7 @@ test('a call reserves what it costs when its prompt is written to the cache and 
   expect(turn?.allotted).toBeGreaterThanOrEqual(3_500);
 });
 
-test('a call that took too long is charged at the rates at which it was reserved', async () => {
+test('a call that took too long is charged at the rates of its reservation', async () => {
   await using h = await place(() => new Promise(() => undefined), DEAR);
   await h.runtime.applyProfile({
     name: 'paid',
@@ -128,7 +128,7 @@ async function accountsOf(h: Harness, turnId: TurnId) {
   return { shown, settled: await load() };
 }
 
-test('a turn that ends before its model is asked costs nothing: without a price', async () => {
+test('a turn that ends before its model is called costs nothing: without a price', async () => {
   await using h = await place(() => Promise.reject(new Error('it was asked')), {});
   const { id } = await findProjectByRef(h.database.pool, 'default');
   const model = 'mine:later';
@@ -144,7 +144,7 @@ test('a turn that ends before its model is asked costs nothing: without a price'
   await checkInvariants(h.database.pool);
 });
 
-test('a turn that ends before its model is asked costs nothing: with a prompt that is too long', async () => {
+test('a turn that ends before its model is called costs nothing: with a prompt that is too long', async () => {
   await using h = await place(() => Promise.reject(new Error('it was asked')));
   await h.runtime.applyProfile({
     name: 'paid',
@@ -159,7 +159,7 @@ test('a turn that ends before its model is asked costs nothing: with a prompt th
   await checkInvariants(h.database.pool);
 });
 
-test('the account of a turn that was canceled in its call shows what it keeps, before it is settled too', async () => {
+test('the account of a turn that was canceled during its call shows the kept amount, also before it is settled', async () => {
   let calls = 0;
   await using h = await place(() => {
     calls++;

@@ -39,7 +39,7 @@ const price = async (h: Harness, of: Parameters<typeof setPrice>[2]['price']) =>
     price: of,
   });
 
-test('a limit of cost over a model without a price is refused, for a run, for a child, and below a limit', async () => {
+test('a limit of cost is refused for a model without a price: for a run, for a child, and within a limit', async () => {
   await using h = await place();
   const refused = { code: 'price_unknown', details: { model: 'mine:any' } };
   await expect(launch(h, LIMITED)).rejects.toMatchObject(refused);
@@ -63,7 +63,7 @@ test('a limit of cost over a model without a price is refused, for a run, for a 
   await checkInvariants(h.database.pool, { isSettled: false });
 });
 
-test('a price that is set counts at once, also at workers that knew none', async () => {
+test('a new price is used at once, also by workers that had no price', async () => {
   await using h = await place();
   expect(await end(h, await launch(h))).toMatchObject({ status: 'success' });
   await price(h, { input: 2_000_000, output: 10_000_000 });
@@ -78,7 +78,7 @@ test('a price that is set counts at once, also at workers that knew none', async
   await expect(launch(h, LIMITED)).rejects.toMatchObject({ code: 'price_unknown' });
 });
 
-test('a model that is said to be free costs nothing, and its receipt says so', async () => {
+test('a model with a price of zero costs nothing, and its receipt says so', async () => {
   await using h = await place();
   await price(h, { input: 0, output: 0 });
   const turnId = await launch(h, LIMITED);
@@ -102,7 +102,7 @@ test('a scripted model needs no price', async () => {
   expect(await end(h, (receipt as { turn_id: TurnId }).turn_id)).toMatchObject({ status: 'success' });
 });
 
-test('a worker that knows no price where the cost is limited asks no model', async () => {
+test('a worker without a price does not call the model when the cost is limited', async () => {
   await using h = await place();
   await price(h, { input: 1, output: 1 });
   await h.runtime.applyProfile({

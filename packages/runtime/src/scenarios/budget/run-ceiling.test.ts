@@ -52,7 +52,7 @@ it.each<[string, JsonObject, JsonObject]>([
   await checkInvariants(h.database.pool, { isSettled: false });
 });
 
-it('a run whose budget limits its turns makes as many as that says', async () => {
+it('a run whose budget limits its turns makes as many turns as the limit', async () => {
   const root = await launch({ budget: { turns: 20_000 } });
   await setCount(root, 10_000);
   await launch({}, await launch({ budget: { depth: 5 } }, root));
@@ -60,7 +60,7 @@ it('a run whose budget limits its turns makes as many as that says', async () =>
   await checkInvariants(h.database.pool, { isSettled: false });
 });
 
-it('a first submission of too many is refused, whatever else its budget limits', async () => {
+it('a first submission of too many turns is refused, whatever else its budget limits', async () => {
   const root = await launch({});
   const [turn] = await h.rows<{ run_id: RunId; project_id: ProjectId; profile_id: ProfileId }>(
     'select run_id, project_id, profile_id from boxcar.turns where id = $1',

@@ -65,7 +65,7 @@ const named = async (name: string): Promise<string> =>
     .agent_id;
 
 describe('an agent that was given a name', () => {
-  test('appears by it in the prompts of others: as parent and as author of calls, results and anchors', async () => {
+  test('is shown with that name in the prompts of others: as parent and as author of calls, results and anchors', async () => {
     await named('ada');
     const own = await ended(await reuse('ada'));
     expect(promptOf(own, 0)).toContain(`user: Parent agent: ${OPERATOR}`);
@@ -100,7 +100,7 @@ describe('an agent that was given a name', () => {
     }
   });
 
-  test('is shown the same by a preview as by the first step', async () => {
+  test('has the same name in a preview as in the first step', async () => {
     await named('eve');
     const args = { profile_name: 'reader', instruction: 'read' };
     const child = await ended(await submit('launch_principal', args, 'eve'));
@@ -132,7 +132,7 @@ describe('an agent that was given a name', () => {
     expect(promptOf(turn).join('\n')).toMatch(/"from":"agent:kay","to":"agent:lou"/);
   });
 
-  test('can be called by what was shown, at every door that takes an agent', async () => {
+  test('can be addressed by that name in every call that takes an agent', async () => {
     const id = await named('bob');
     const turn = await ended(await reuse('agent:bob'));
     expect(turn.agent_id).toBe(id);
@@ -155,7 +155,7 @@ describe('an agent that was given a name', () => {
   });
 });
 
-test('an agent that nobody named appears by its id', async () => {
+test('an agent without a name is shown by its id', async () => {
   const own = await ended(await submit('launch_principal', { profile_name: 'lead', instruction: 'go' }));
   const child = await ended(
     await submit(

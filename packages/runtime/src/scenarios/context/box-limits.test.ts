@@ -48,7 +48,7 @@ async function refusal(work: Promise<unknown>): Promise<KernelError> {
 }
 
 describe('the size of a box made by hand', () => {
-  test('is bounded: all its new cards together, as configured, and nothing is left behind', async () => {
+  test('is limited for all its new cards together, as configured, and a refusal leaves nothing', async () => {
     const runtime = withLimits({ maxBoxBytes: 1_000 });
     expect(await runtime.submit('create_box', { cards: cards(10, 100) })).toMatchObject({
       box_id: expect.any(String),
@@ -74,7 +74,7 @@ describe('the size of a box made by hand', () => {
     });
   });
 
-  test('counts cards by the limit of any context, listed ones included; it can be raised above 10,000', async () => {
+  test('has the card limit of any context, including listed cards, and the limit can be higher than 10,000', async () => {
     const few = withLimits({ maxContextCards: 3 });
     const ids = await few.packer.createCards({
       projectId: 'default',

@@ -74,7 +74,7 @@ const WAYS: readonly [string, (text: string) => Promise<unknown>][] = [
 
 describe.each([
   ['a NUL', 'a\u0000b'],
-  ['half a character', 'a\ud800b'],
+  ['half a surrogate pair', 'a\ud800b'],
   ['an id with a NUL', '01890000-0000-7000-8000-000000000000\u0000'],
 ])('%s', (_what, text) => {
   test.each(WAYS)('as %s is refused with that reason', async (_way, send) => {

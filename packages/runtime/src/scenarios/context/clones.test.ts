@@ -106,7 +106,7 @@ async function compacted(name: string, rest: object = {}): Promise<Receipt> {
   return source;
 }
 
-describe('a clone of an agent whose view a compaction began', () => {
+describe('a clone of an agent whose view begins with a compaction', () => {
   test('sees its source’s references in their order, fits, and may expand them', async () => {
     const source = await compacted('reader');
     // The current view of the source itself.
@@ -154,7 +154,7 @@ describe('a clone of an agent whose view a compaction began', () => {
     expect(linesOf(full, 0).join('\n')).toContain('beta '.repeat(5_000));
   });
 
-  test('sees its source’s context as it is shown in the turn that was compacted', async () => {
+  test('sees its source’s context as the compacted turn shows it', async () => {
     const text = (id: string, words: number) => ({
       type: 'note',
       content: { kind: 'text', text: `${id} ${'word '.repeat(words)}` },
@@ -192,7 +192,7 @@ describe('a clone of an agent whose view a compaction began', () => {
     expect(await statusOf(made)).toBe('success');
   });
 
-  test('may not expand what a summary stands for when whoever made it was granted the tape alone', async () => {
+  test('may not expand the cards of a summary when its maker has only a grant for the tape', async () => {
     const source = await compacted('lent');
     await h.profile('guest', [{ say: 'x' }], { delegation_policy: { target_profiles: null } });
     const guest = (
@@ -212,7 +212,7 @@ describe('a clone of an agent whose view a compaction began', () => {
     expect(answers[1]?.content).toMatch(/not_found/);
   });
 
-  test('nor may a session that was forked from it by such an agent, or a clone of that', async () => {
+  test('gives the same limits to a session that such an agent forks from it, and to a clone of that session', async () => {
     const source = await compacted('forked');
     await h.profile('keeper', [{ say: 'x' }], { delegation_policy: { target_profiles: null } });
     const args = { action: 'create', agent_id: 'guest-2', profile_name: 'keeper' };
@@ -269,7 +269,7 @@ describe('a clone of an agent whose view a compaction began', () => {
 });
 
 describe('a clone whose boxes name cards of its history', () => {
-  test('sees its history whole and in order all the same', async () => {
+  test('still sees its history whole and in order', async () => {
     await h.profile('doer', [{ ...read('alpha', 20), say: 'reading' }, { say: 'done' }], { tools: ['read'] });
     const source = await launch('doer', { instruction: 'the first task' });
     const { box_id } = (await h.runtime.submit('create_box', {

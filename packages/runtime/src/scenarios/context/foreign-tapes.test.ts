@@ -22,7 +22,7 @@ const actor: ScriptedFunction = async ({ turn, messages }, { call }) => {
   return { text: last ?? String(turn.instruction) };
 };
 
-describe('of a tape that an agent was not given', () => {
+describe('for a tape without a grant', () => {
   let h: Harness;
   let n = 0;
   beforeAll(async () => {
@@ -95,7 +95,7 @@ describe('of a tape that an agent was not given', () => {
   const grants = (agentId: string) =>
     h.rows('select box_id, mode from boxcar.grants where agent_id = $1', [agentId]);
 
-  test('the end of a turn gives nobody a grant; its parent reads what it wrote, and nothing else', async () => {
+  test('the end of a turn gives no agent a grant; the parent reads the turn’s output, and nothing else', async () => {
     const { parent, theirs, box } = await asked();
     expect(await grants(parent.id)).toEqual([]);
     const all = JSON.stringify(await theirs.query().all());
@@ -128,7 +128,7 @@ describe('of a tape that an agent was not given', () => {
     });
   });
 
-  test('what a tape says of itself counts only what may be read', async () => {
+  test('the summary of the tape counts only readable entries', async () => {
     const { theirs, target, parent } = await asked();
     const all = await theirs.query().all();
     expect(await theirs.info()).toMatchObject({
@@ -157,7 +157,7 @@ describe('of a tape that an agent was not given', () => {
     expect(own.entries).toBe((await target.tape.query().all()).length);
   });
 
-  test('a reference reaches only what may be read, a fork and a grant nothing', async () => {
+  test('a reference leads only to readable entries, and a fork and a grant are refused', async () => {
     const { parent, theirs, box } = await asked();
     const entries = await theirs.query().kinds('message').all();
     const mine = entries.map(({ position }) => position);
@@ -186,7 +186,7 @@ describe('of a tape that an agent was not given', () => {
     expect(await grants(other.id)).toEqual([]);
   });
 
-  test('a place that is handed over holds what may be read, and gives no right to the rest', async () => {
+  test('a handed-over place contains only readable entries, and gives no right to the rest', async () => {
     const { parent, theirs, box } = await asked();
     const other = await agent({ shared: true });
     const last = (await theirs.query().kinds('message').all()).at(-1);
@@ -208,7 +208,7 @@ describe('of a tape that an agent was not given', () => {
     expect(await grants(other.id)).toEqual([]);
   });
 
-  test('a grant that is passed on by a handoff ends where it ends for its holder', async () => {
+  test('a grant that a handoff passes on ends where it ends for its holder', async () => {
     const target = await agent({ shared: true });
     const parent = await agent();
     const other = await agent();
@@ -287,7 +287,7 @@ describe('of a tape that an agent was not given', () => {
     return prompts.get(turnId);
   };
 
-  test('a clone shows the contexts of turns only to readers of these contexts, and to who launched the agent', async () => {
+  test('a clone shows the contexts of turns only to readers of these contexts, and to the launcher of the agent', async () => {
     const lead = await agent();
     const session = await lead.tape.forkSession(`session-${lead.name}`, {
       profile: 'worker',
@@ -321,7 +321,7 @@ describe('of a tape that an agent was not given', () => {
     expect(read).not.toContain(SECRET);
   });
 
-  test('a session shows the contexts of its line, so who forks it must be able to read them', async () => {
+  test('a session shows the contexts of its line, so an agent must be able to read them to fork it', async () => {
     const target = await agent();
     const reader = await agent();
     const context = await secretContext();
@@ -350,7 +350,7 @@ describe('of a tape that an agent was not given', () => {
     expect(await self.forkSession(`session-${++n}`)).toMatchObject({ name: `session-${n}` });
   });
 
-  test('what two turns wrote for a parent is packed without the entries between them', async () => {
+  test('the outputs of two turns for a parent are packed without the entries between them', async () => {
     const target = await agent({ shared: true });
     const parent = await agent();
     const ask = (instruction: string, wait: boolean) =>
@@ -382,7 +382,7 @@ describe('of a tape that an agent was not given', () => {
     expect(seen).not.toContain(SECRET);
   });
 
-  test('a clone and a collect see no more than a reader', async () => {
+  test('a clone and a collect show no more than a reader may see', async () => {
     const { target, parent } = await asked();
     const clone = await submit(
       'delegate_async',
@@ -399,7 +399,7 @@ describe('of a tape that an agent was not given', () => {
     ).rejects.toMatchObject({ code: 'box_not_authorized' });
   });
 
-  test('an agent that was never asked for anything is refused at every door', async () => {
+  test('an agent without any relation to the tape is refused by every call', async () => {
     const { target, box } = await asked();
     const stranger = await agent();
     const as = { sourceAgentId: stranger.name };
@@ -425,7 +425,7 @@ describe('of a tape that an agent was not given', () => {
       });
   });
 
-  test('a grant that has expired stays so, whatever ends meanwhile', async () => {
+  test('an expired grant stays expired, whatever turns end meanwhile', async () => {
     const { target, parent, box, theirs } = await asked();
     await submit('grant_box', { box_id: box, grantee: parent.name, mode: 'read' });
     expect(JSON.stringify(await theirs.query().all())).toContain(SECRET);
@@ -443,7 +443,7 @@ describe('of a tape that an agent was not given', () => {
     expect(JSON.stringify(await theirs.query().all())).not.toContain(SECRET);
   });
 
-  test('an agent gives turns only to agents that are its own, shared, or on whose tape it may append', async () => {
+  test('an agent gives turns only to its own agents, to shared agents, and to agents on whose tape it may append', async () => {
     const caller = await agent();
     const target = await agent();
     const as = { sourceAgentId: caller.name };
@@ -487,7 +487,7 @@ describe('of a tape that an agent was not given', () => {
     expect((await accepted((await agent({ shared: true })).name)).status).toBe('success');
   });
 
-  test('an agent is changed by the operator and by who made it alone', async () => {
+  test('an agent is changed only by the operator and by its maker', async () => {
     await h.runtime.applyProfile({
       name: 'moved',
       instructions: 'First.',
@@ -519,7 +519,7 @@ describe('of a tape that an agent was not given', () => {
     });
   });
 
-  test('no agent gives an agent or a session the name of a profile', async () => {
+  test('no agent can give an agent or a session the name of a profile', async () => {
     const maker = await agent();
     const as = { sourceAgentId: maker.name };
     const create = { action: 'create', profile_name: 'worker', agent_id: 'worker' };
@@ -538,7 +538,7 @@ describe('of a tape that an agent was not given', () => {
     await h.rows("update boxcar.agents set name = 'worker-of-the-operator' where name = 'worker'");
   });
 
-  test('a plain name means an agent of the operator or of the caller before a profile, and that before an agent of others', async () => {
+  test('a plain name means an agent of the operator or of the caller, then a profile, then an agent of others', async () => {
     const [squatter, caller] = [await agent(), await agent()];
     // The agent takes the name before a profile with that name exists.
     const taken = { action: 'create', profile_name: 'worker', agent_id: 'reviewer' };
@@ -572,7 +572,7 @@ describe('of a tape that an agent was not given', () => {
     expect(await handOver('desk', caller.name)).toBe('desk');
   });
 
-  test('what the operator makes sure of is no agent that another has made under that name', async () => {
+  test('ensure by the operator never returns an agent that another agent has made with that name', async () => {
     const squatter = await agent();
     const support = { action: 'ensure', agent_id: 'support', profile_name: 'worker' };
     const taken = await submit('provision_agent', support, { sourceAgentId: squatter.name });
@@ -588,7 +588,7 @@ describe('of a tape that an agent was not given', () => {
     expect(await submit('provision_agent', support, { sourceAgentId: other.name })).toMatchObject(kept);
   });
 
-  test('a key belongs to the agent that chose it: others neither meet it nor learn of it', async () => {
+  test('a key belongs to the agent that chose it: other agents have no conflict with it and do not learn of it', async () => {
     const [one, two] = [await agent(), await agent()];
     const box = (text: string) => ({ cards: [{ type: 'task.context', content: { kind: 'text', text } }] });
     const make = (text: string, sourceAgentId?: string) =>
@@ -603,7 +603,7 @@ describe('of a tape that an agent was not given', () => {
     ).rejects.toMatchObject({ code: 'bad_request' });
   });
 
-  test('what an older build accepted from an agent under its key is found, and by that agent alone', async () => {
+  test('a submission that an older build accepted from an agent with its key is found, only by that agent', async () => {
     const [one, two] = [await agent(), await agent()];
     const args = { cards: [{ type: 'task.context', content: { kind: 'text', text: 'old' } }] };
     const make = (name: string) =>

@@ -64,7 +64,7 @@ const named = async (name: string): Promise<string> =>
   (await submit('provision_agent', { action: 'create', agent_id: name, profile_name: 'asked' })).agent_id;
 
 describe('an inherited tape', () => {
-  test('brings each question before its answer, in a number of statements that does not grow', async () => {
+  test('shows each question before its answer, in a number of statements that does not grow', async () => {
     const { output_box_id: box, agent_id: agent } = await answered();
     const made = await heir({ context_box_id: box });
     expect(promptOf(made)).toEqual([
@@ -108,7 +108,7 @@ describe('an inherited tape', () => {
     expect(tight.prompt.messages.map(({ message }) => message.content)).not.toContain('one?');
   });
 
-  test('attaches the cards of its entries alone, as ever', async () => {
+  test('attaches only the cards of its entries', async () => {
     const { output_box_id: box } = await answered();
     const { attachedCardIds } = await h.runtime.packer.packContext({
       projectId: 'default',
@@ -124,7 +124,7 @@ describe('an inherited tape', () => {
     expect(attachedCardIds).toEqual(entries.map(({ card_id: id }) => id));
   });
 
-  test('shows questions only where the packer may read them: its own of ended turns, not those of others', async () => {
+  test('shows questions only where the packer may read them: its own questions of ended turns, not those of others', async () => {
     const { output_box_id: box, agent_id: agent } = await answered();
     await named('by-grant');
     await h.runtime.submit('grant_box', { box_id: box, grantee: 'by-grant' });

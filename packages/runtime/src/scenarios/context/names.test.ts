@@ -2,7 +2,7 @@
 import { expect, test } from 'vitest';
 import { harness } from '../../testing/harness.js';
 
-test('no key, status or author holds marks of direction or control characters', async () => {
+test('no key, status or author may contain direction marks or control characters', async () => {
   await using place = await harness();
   const { runtime } = place;
   await place.profile('p', [{ say: 'done' }]);

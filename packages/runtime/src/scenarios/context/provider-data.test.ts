@@ -64,7 +64,7 @@ async function moveTo(stage: ProviderStage, model: string): Promise<void> {
 const explain = async (h: Harness, turnId: TurnId, step: number) =>
   (await TurnPrompts.load(h.database.pool, turnId, { project: 'default', allSteps: true })).explain({ step });
 
-test('each answer keeps what was attached to it, the deliverable too; a later turn and a clone send it back', async () => {
+test('each answer and the deliverable keep their attached data; a later turn and a clone send it back', async () => {
   await using stage = await providerStage(anthropicWire);
   const { h, server } = stage;
   await stage.profile('looker', ANTHROPIC);
@@ -83,7 +83,7 @@ test('each answer keeps what was attached to it, the deliverable too; a later tu
   await checkPrompts(h.database.pool);
 });
 
-test('another model that takes over gets none of it, the manifest says so, and the first gets it again', async () => {
+test('another model that takes over gets no attached data, as the manifest says, and the first model gets it again', async () => {
   await using stage = await providerStage([anthropicWire, deepseekWire]);
   const { h, servers } = stage;
   await stage.profile('looker', ANTHROPIC);
@@ -115,7 +115,7 @@ test.each([
   ['the call', 'tool.call', 2],
   ['the result', 'tool.result', 2],
 ])(
-  'with %s of its step (%s, step %i) it is erased, and the model’s reasoning with it; those of other steps stay',
+  'with %s of its step (%s, step %i) attached data is erased, and so is the model’s reasoning; data of other steps stays',
   async (_what, type, step) => {
     await using stage = await providerStage(deepseekWire);
     const { h, server } = stage;
@@ -148,7 +148,7 @@ test.each([
   },
 );
 
-test('of an answer whose calls are no longer all shown as calls nothing is sent, and the manifest says so', async () => {
+test('an answer whose calls are no longer all shown as calls is sent without attached data, and the manifest says so', async () => {
   const both: Behave = ({ prompt }) => {
     const hasCalled = JSON.stringify(prompt?.messages ?? []).includes('seen');
     if (hasCalled) return { answer: { text: 'Well.' } };
@@ -182,7 +182,7 @@ test('of an answer whose calls are no longer all shown as calls nothing is sent,
   ]);
 });
 
-test('an agent that is packed the steps of another one does not get it, and its manifest stays short', async () => {
+test('an agent that gets the steps of another agent does not get the attached data, and its manifest stays short', async () => {
   await using stage = await providerStage(anthropicWire);
   const { h, server } = stage;
   await stage.profile('looker', ANTHROPIC);
@@ -205,7 +205,7 @@ test('an agent that is packed the steps of another one does not get it, and its 
   await checkPrompts(h.database.pool);
 });
 
-test('it is purged with its run', async () => {
+test('attached data is purged with its run', async () => {
   await using stage = await providerStage(anthropicWire);
   const { h } = stage;
   await stage.profile('looker', ANTHROPIC);
@@ -218,7 +218,7 @@ test('it is purged with its run', async () => {
   expect(await h.rows('select from boxcar.cards where provider_data is not null')).toEqual([]);
 });
 
-test('a step without words writes its calls alone; its reasoning and what was attached are kept with the first', async () => {
+test('a step without text writes only its calls; its reasoning and attached data are stored with the first call', async () => {
   const both: Behave = ({ prompt }) =>
     JSON.stringify(prompt?.messages ?? []).includes('seen')
       ? { answer: { text: 'Well.' } }
@@ -283,7 +283,7 @@ const reader: Behave = ({ prompt }, index) => {
   };
 };
 
-test('a compaction keeps it as long as it keeps its step', async () => {
+test('a compaction keeps attached data as long as it keeps the step', async () => {
   await using stage = await providerStage(anthropicWire, { behave: reader });
   const { h, server } = stage;
   await stage.profile('looker', ANTHROPIC, {

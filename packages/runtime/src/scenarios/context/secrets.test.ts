@@ -26,7 +26,7 @@ const asking = (tool: string) =>
 test.each<[string, () => JsonValue | Promise<JsonValue>]>([
   ['returns', () => ({ deep: [`${VALUE} ${URL_TEXT}`] })],
   ['throws', () => Promise.reject(new Error(`no access: ${VALUE} ${URL_TEXT}`))],
-])('what a tool %s has no secret in any row', async (way, run) => {
+])('no row contains a secret that a tool %s', async (way, run) => {
   using _secrets = declareSecrets({ A_TOOL_TOKEN: VALUE });
   await using place = await harness({ model: asking('leaky') });
   place.runtime.registerTool({ name: 'leaky', description: 'Leaks.', input: z.object({}), run });
@@ -52,7 +52,7 @@ test.each<[string, () => JsonValue | Promise<JsonValue>]>([
     );
 });
 
-test('what a custom handler answers, and ends a turn with, has no secret in any row', async () => {
+test('no row contains a secret from the answer of a custom handler, or from the end that it gives to a turn', async () => {
   using _secrets = declareSecrets({ A_TOOL_TOKEN: VALUE });
   await using place = await harness({ model: asking('leaky') });
   place.runtime.registerHandler('leaky', {
@@ -84,7 +84,7 @@ test('what a custom handler answers, and ends a turn with, has no secret in any 
   expect(rows.map(({ text }) => text).join()).not.toMatch(/sk-secrets-test|hunter2/);
 });
 
-test('a card that a caller sends is stored as it is, and the answer warns', async () => {
+test('a card that a caller sends is stored unchanged, and the answer contains a warning', async () => {
   using _secrets = declareSecrets({ A_TOOL_TOKEN: VALUE });
   await using place = await harness();
   await place.profile('p', [{ say: 'done' }]);
@@ -119,7 +119,7 @@ test('a card that a caller sends is stored as it is, and the answer warns', asyn
   expect(await place.runtime.submit('delegate_async', clean)).not.toHaveProperty('warnings');
 });
 
-test('a log shows no secret, in texts, in objects and in errors of outside code', () => {
+test('a log shows no secret, in texts, in objects and in errors of foreign code', () => {
   using _secrets = declareSecrets({ A_TOOL_TOKEN: VALUE });
   const lines: unknown[] = [];
   const log = withoutSecrets((_level, _event, fields) => lines.push(fields));

@@ -32,8 +32,8 @@ const agentsOf = (session: string) =>
     tapeName(workspace, session),
   ]);
 
-describe('a session by name', () => {
-  test('is the tape of its workspace and session, and its agent, made on first use with the profile', async () => {
+describe('a session addressed by name', () => {
+  test('is the tape of its workspace and session with an agent, made on first use with the profile', async () => {
     const session = scene.fresh();
     const first = await ask({ workspace: '/srv/x/../demo/', session, profile_name: 'lead' });
     expect(await ended(first)).toMatchObject({ status: 'success', agent_id: first.agent_id });
@@ -49,7 +49,7 @@ describe('a session by name', () => {
     ).not.toBe(first.agent_id);
   });
 
-  test('is made once by first uses at once', async () => {
+  test('is made once by first uses at the same time', async () => {
     const session = scene.fresh();
     const ref = { workspace, session, profile_name: 'lead' };
     const receipts = await Promise.all(
@@ -67,7 +67,7 @@ describe('a session by name', () => {
     for (const tape of receipts) if ('boxId' in tape) expect(tape.boxId).toBe(agent?.tape_box_id);
   });
 
-  test('keeps its profile: another one is a conflict', async () => {
+  test('keeps its profile: another profile is a conflict', async () => {
     const session = scene.fresh();
     await ended(await ask({ workspace, session, profile_name: 'lead' }));
     await expect(ask({ workspace, session, profile_name: 'other' })).rejects.toMatchObject({
@@ -86,7 +86,7 @@ describe('a session by name', () => {
     expect(lost).toMatchObject({ reason: { code: 'conflict' } });
   });
 
-  test('is not made by what is refused, and once by what is sent again', async () => {
+  test('is not made by a refused submission, and is made once by repeated submissions', async () => {
     const session = scene.fresh();
     const made = { workspace, session, profile_name: 'lead' };
     const tasks = [
@@ -116,7 +116,7 @@ describe('a session by name', () => {
     expect(await agentsOf(session)).toHaveLength(1);
   });
 
-  test('is made together with others in a constant number of statements, those with a tape too', async () => {
+  test('is made together with others in a constant number of statements, also when some have a tape', async () => {
     // There is no worker here, because its statements would interfere.
     await using h = await harness();
     await h.profile('lead', [{ say: 'never' }]);
@@ -140,7 +140,7 @@ describe('a session by name', () => {
     expect([await accepted(1, true), await accepted(20, true)]).toEqual([one, one]);
   });
 
-  test('of several in one fork_join is made once by two of these at once, and named once', async () => {
+  test('of several in one fork_join is made once by two of these at once, and is named once', async () => {
     const names = [scene.fresh(), scene.fresh(), scene.fresh()];
     const task = (session: string, profile_name = 'lead') => ({
       target_strategy: 'reuse',
@@ -170,7 +170,7 @@ describe('a session by name', () => {
     expect(await agentsOf(fresh)).toEqual([]);
   });
 
-  test('takes over the tape that has its name: what was written or imported before is its history', async () => {
+  test('takes over the tape with its name: earlier or imported entries are its history', async () => {
     const session = scene.fresh();
     const tape = await scene.h.runtime.tape({ workspace, session });
     await tape.append([{ kind: 'message', content: 'said before' }]);
@@ -180,7 +180,7 @@ describe('a session by name', () => {
     expect((await scene.promptsOf(receipt.agent_id)).at(-1)).toContain('said before');
   });
 
-  test('is not taken from an agent that holds its tape', async () => {
+  test('is not taken from an agent that owns its tape', async () => {
     const { agent } = await scene.parent();
     const session = scene.fresh();
     await scene.h.runtime.tape({ workspace, session }, { as: agent });
@@ -190,7 +190,7 @@ describe('a session by name', () => {
     expect(await agentsOf(session)).toEqual([]);
   });
 
-  test('is not made by an agent on a tape of the operator: it would read what nobody granted', async () => {
+  test('is not made by an agent on a tape of the operator, since it would read entries without a grant', async () => {
     const { agent } = await scene.parent();
     const session = scene.fresh();
     const tape = await scene.h.runtime.tape({ workspace, session });
@@ -205,7 +205,7 @@ describe('a session by name', () => {
     });
   });
 
-  test('of an agent that another agent made is not what the operator means with a profile', async () => {
+  test('of an agent that another agent made is not used when the operator names it with a profile', async () => {
     const { agent, agentId } = await scene.parent();
     const asking = { sourceAgentId: agent };
     const [taken, used] = [scene.fresh(), scene.fresh()];
@@ -222,7 +222,7 @@ describe('a session by name', () => {
     }
   });
 
-  test('takes comma commands, handoffs, clones and tasks like any other agent', async () => {
+  test('accepts comma commands, handoffs, clones and tasks like any other agent', async () => {
     const session = scene.fresh();
     const ref = { workspace, session, profile_name: 'lead' };
     expect(await ask(ref, { instruction: ',handoff name=phase summary=ready' })).toMatchObject({
@@ -250,7 +250,7 @@ describe('a session by name', () => {
     expect((await ended(given)).agent_id).toBe((await agentsOf(session))[0]?.id);
   });
 
-  test('is asked for by agents with the rights that they need for any other', async () => {
+  test('is used by agents with the same rights that any other agent needs', async () => {
     const { agent } = await scene.parent();
     const session = scene.fresh();
     const ref = { workspace, session, profile_name: 'lead' };
@@ -270,7 +270,7 @@ describe('a session by name', () => {
     expect(await agentsOf(`${session}-2`)).toEqual([]);
   });
 
-  test('is a source agent, a grantee, a box, the tape of a tool, and an agent to provision', async () => {
+  test('can be a source agent, a grantee, a box, the tape of a tool, and an agent to provision', async () => {
     const { runtime } = scene.h;
     const [lead, reader] = [scene.fresh(), scene.fresh()].map((session) => ({ workspace, session }));
     if (lead === undefined || reader === undefined) throw new Error('no sessions');
@@ -322,7 +322,7 @@ describe('a session by name', () => {
     ).rejects.toMatchObject({ details: { field: 'arguments.grantee.workspace' } });
   });
 
-  test('begins again under its name after a reset', async () => {
+  test('begins again with its name after a reset', async () => {
     const session = scene.fresh();
     const first = await ask({ workspace, session, profile_name: 'lead' });
     await ended(first);

@@ -41,7 +41,7 @@ const descriptionsOf = ({ tools }: ModelRequest): Readonly<Record<string, string
 const toldOf = (request: ModelRequest | undefined, tool: string): string | undefined =>
   request && descriptionsOf(request)[tool]?.split('\n').slice(1).join('\n');
 
-test('the first tool that names profiles lists those the policy allows, the others refer to it', async () => {
+test('the first tool that names profiles lists the allowed profiles, and the other tools refer to it', async () => {
   await h.profile('zoe', OK, { description: `${'long '.repeat(40)}end`, tags: ['good'] });
   await h.profile('Adam', OK, {
     description: ' Writes\u0085\u001b\n  \u202etests. ',
@@ -65,7 +65,7 @@ test('the first tool that names profiles lists those the policy allows, the othe
   await checkPrompts(h.database.pool, model.requests);
 });
 
-test('without a policy, and with one that allows none, they say so', async () => {
+test('without a policy, and with a policy that allows no profile, the tools say so', async () => {
   await h.profile('alone', OK, { tools: ['ask_expert'] });
   await h.profile('closed', OK, { tools: ['ask_expert'], delegation_policy: { target_profiles: [] } });
   await h.worker();
@@ -75,7 +75,7 @@ test('without a policy, and with one that allows none, they say so', async () =>
   }
 });
 
-test('the list is fixed at the first step of a turn, whoever runs the later ones', async () => {
+test('the list is fixed at the first step of a turn, whichever worker runs the later steps', async () => {
   await h.profile('worker', OK, { description: 'Works.' });
   const script: JsonValue[] = [
     { calls: [{ tool: 'news' }] },
@@ -115,7 +115,7 @@ test('the list is fixed at the first step of a turn, whoever runs the later ones
   );
 });
 
-test('thirty are told; of more the agent asks list_profiles, whose answer goes on where it ended', async () => {
+test('thirty profiles are listed; for more the agent calls list_profiles, which continues after the list', async () => {
   const names = Array.from({ length: 75 }, (_, index) => `p${String(index).padStart(2, '0')}`);
   for (const name of names) await h.profile(name, OK);
   const policy = (count: number) => ({ delegation_policy: { target_profiles: names.slice(0, count) } });

@@ -76,13 +76,13 @@ const parentLine = (): string => 'Parent agent: agent:operator';
 const turn = (instruction: string): readonly string[] => [parentLine(), instruction];
 const answer = (instruction: string): string => `answer to "${instruction}"`;
 
-describe('a submission', () => {
-  test('says nothing: the view begins with the last anchor', async () => {
+describe('a submission’s view', () => {
+  test('begins with the last anchor when nothing is set', async () => {
     const { agent } = await conversation();
     expect((await run(agent, 'three')).slice(1)).toEqual([anchor('done', '{"n": 2}'), ...turn('three')]);
   });
 
-  test('says full: all of the tape is seen, anchors where they were written, until one is written', async () => {
+  test('with full shows the whole tape with its anchors in place, until a new anchor is written', async () => {
     const { agent } = await conversation();
     const turnId = await submit(agent, 'mark', 'full');
     const [first = [], second = []] = await contentsOf(turnId);
@@ -102,7 +102,7 @@ describe('a submission', () => {
     expect((await run(agent, 'after')).slice(1, 3)).not.toContain(anchor('done', '{"n": 2}'));
   });
 
-  test('names an anchor: the view begins with the latest of that name', async () => {
+  test('with an anchor name begins with the latest anchor of that name', async () => {
     const { agent, phase } = await conversation();
     const turnId = await submit(agent, 'three', { anchor: 'phase' });
     expect((await contentsOf(turnId))[0]?.slice(1)).toEqual([
@@ -116,7 +116,7 @@ describe('a submission', () => {
     expect((await run(agent, 'four')).slice(1, 2)).toEqual([anchor('done', '{"n": 2}')]);
   });
 
-  test('names an anchor that cut a step: the step is seen before it', async () => {
+  test('with the name of an anchor that divided a step shows the step before the anchor', async () => {
     const { agent, tape } = await scene.parent();
     await run(agent, 'mark');
     await tape.handoff('later');
@@ -126,7 +126,7 @@ describe('a submission', () => {
     expect(prompt.slice(at + 1)).toEqual([answer('mark'), anchor('later', 'null'), ...turn('go')]);
   });
 
-  test('is fixed when it is made: what a turn before it writes is seen in its place', async () => {
+  test('is fixed at the submission: entries of an earlier turn are shown in their place', async () => {
     const { agent, tape } = await conversation();
     const open = scene.shut();
     const before = await submit(agent, 'work');
@@ -139,7 +139,7 @@ describe('a submission', () => {
     expect(prompt).toContain(anchor('phase', '{"n": 3}'));
   });
 
-  test('names an anchor that is not there: not_found at the door, and nothing is left', async () => {
+  test('with the name of a missing anchor is refused as not_found, and nothing is written', async () => {
     const { agent, agentId } = await conversation();
     const count = async () =>
       (await scene.h.rows('select from boxcar.turns where agent_id = $1', [agentId])).length;
@@ -165,7 +165,7 @@ describe('a submission', () => {
     expect(await count()).toBe(before);
   });
 
-  test('by a model: a delegation has the same argument', async () => {
+  test('can also be set by a model, as an argument of a delegation', async () => {
     const { agent } = await conversation();
     const { agent: asking } = await scene.parent();
     const args = {
@@ -185,7 +185,7 @@ describe('a submission', () => {
   });
 });
 
-test('a profile may say full; a submission says otherwise, and a session does', async () => {
+test('can be set to full by a profile; the setting of a submission or a session has precedence', async () => {
   const agent = scene.fresh();
   await scene.h.runtime.submit('provision_agent', {
     action: 'create',
@@ -201,8 +201,8 @@ test('a profile may say full; a submission says otherwise, and a session does', 
   expect(await run(name, 'go')).not.toContain(answer('one'));
 });
 
-describe('a session', () => {
-  test('begins with its fork point, unless a turn says otherwise', async () => {
+describe('a session’s view', () => {
+  test('begins with its fork point unless a turn says otherwise', async () => {
     const { tape } = await conversation();
     const intention = { next_steps: 'go on', context_summary: 'all is well' };
     const { name } = await tape.forkSession(scene.fresh(), { fromAnchor: 'phase', intention });
@@ -214,7 +214,7 @@ describe('a session', () => {
     expect(await run(name, 'whole', 'full')).toContain('one');
   });
 
-  test('may begin with the first entry of its tape, until it writes an anchor', async () => {
+  test('can begin with the first entry of its tape, until it writes an anchor', async () => {
     const { tape } = await conversation();
     const { name, tape: own } = await tape.forkSession(scene.fresh(), { view: 'full' });
     expect(await run(name, 'asked')).toEqual(
@@ -228,7 +228,7 @@ describe('a session', () => {
   });
 });
 
-test('a session shows nothing of before its fork that who forked it may not read, whatever a turn says', async () => {
+test('a session shows nothing from before its fork that its maker may not read, whatever view a turn asks for', async () => {
   const { agent, tape } = await conversation();
   const { agent: reader } = await scene.parent();
   await scene.h.runtime.submit('grant_box', { box_id: tape.boxId, grantee: reader, mode: 'read' });
@@ -268,7 +268,7 @@ test('a session shows nothing of before its fork that who forked it may not read
   expect((await contentsOf((await go('full')).turn_id))[0]).toEqual(expect.arrayContaining(['one', 'two']));
 });
 
-test('a clone of a session shows nothing of before its fork that who forked it may not read either', async () => {
+test('a clone of a session also shows nothing from before its fork that the session’s maker may not read', async () => {
   const { agent, tape } = await conversation();
   const { agent: reader } = await scene.parent();
   await scene.h.runtime.submit('grant_box', { box_id: tape.boxId, grantee: reader, mode: 'read' });
@@ -315,7 +315,7 @@ test('a clone of a session shows nothing of before its fork that who forked it m
     expect(shown).toEqual(expect.arrayContaining(['one', 'two', 'since']));
 });
 
-test('a clone sees what its source sees: a turn with a view of its own while it is under way, the tape’s after it', async () => {
+test('a clone sees the view of its source: the view of a current turn, and afterwards the view of the tape', async () => {
   const { agent } = await conversation();
   const clone = async () => {
     const args = { target_strategy: 'clone', target_ref: agent, instruction: 'cloned' };
@@ -337,7 +337,7 @@ test('a clone sees what its source sees: a turn with a view of its own while it 
   expect((await contentsOf(await clone()))[0]).not.toContain(answer('one'));
 });
 
-test('views that a worker has kept of a tape are used for the same beginning alone', async () => {
+test('views of a tape that a worker has kept are used only for the same beginning', async () => {
   const { agent, tape } = await scene.parent();
   const long = 'x'.repeat(20_000);
   for (const n of [1, 2]) {

@@ -77,7 +77,7 @@ async function run(instruction = 'go'): Promise<{ readonly turnId: TurnId; reado
   return { turnId: launched.turn_id, agentId: launched.agent_id };
 }
 
-describe.each([',tape.search tergiversation', ',anchors'])('the answer of %s', (instruction) => {
+describe.each([',tape.search tergiversation', ',anchors'])('the stored answer of %s', (instruction) => {
   let agentId: string;
   const key = { idempotencyKey: 'ask-once' };
   const ask = () =>
@@ -99,7 +99,7 @@ describe.each([',tape.search tergiversation', ',anchors'])('the answer of %s', (
     if (instruction !== ',anchors') await tape.append([{ kind: 'message', content: WORD }]);
   });
 
-  test('that was read before an erasure and is stored after it is read again', async () => {
+  test('that was read before an erasure and is stored after the erasure is read again', async () => {
     const other = await h.database.pool.connect();
     await other.query('begin isolation level read committed');
     await other.query(
@@ -116,7 +116,7 @@ describe.each([',tape.search tergiversation', ',anchors'])('the answer of %s', (
     expect(JSON.stringify((await ask()).result)).not.toContain(WORD);
   });
 
-  test('that is read while an erasure is not committed waits for it', async () => {
+  test('that is read while an erasure is not committed waits for the erasure', async () => {
     const erasing = await eraseSlowly();
     const asked = ask();
     let isAnswered = false;
@@ -150,7 +150,7 @@ describe.each([',tape.search tergiversation', ',anchors'])('the answer of %s', (
   });
 });
 
-test('commands that read beside a stream of erasures are all answered', async () => {
+test('commands that read during a stream of erasures are all answered', async () => {
   await h.worker();
   const { agentId } = await run();
   const ERASURES = 150;
@@ -195,7 +195,7 @@ describe('the answer of a batch', () => {
       WORD,
     ]);
 
-  test('that ends while an erasure is not committed waits for it', async () => {
+  test('that ends while an erasure is not committed waits for the erasure', async () => {
     await h.worker();
     const { turnId } = await run();
     const erasing = await eraseSlowly();
@@ -234,7 +234,7 @@ describe('the answer of a batch', () => {
     ).toMatchObject({ results: [{ summary: '(erased)' }] });
   });
 
-  test('is not written into the result of a call after the erasure either', async () => {
+  test('is not written into the result of a call after the erasure', async () => {
     const task = { target_strategy: 'new', target_ref: 'writer', instruction: 'go' };
     await h.profile(
       'parent',

@@ -65,7 +65,7 @@ async function play(): Promise<TurnId> {
   return turn_id as TurnId;
 }
 
-test('an agent whose cards were erased goes on with a prompt of the same shape', async () => {
+test('an agent whose cards were erased continues with a prompt of the same shape', async () => {
   await h.profile('reader', [call, { say: 'the secret answer' }], { tools: ['look'] });
   onLook = async () => 'the secret result';
   await play();
@@ -90,7 +90,7 @@ test('an agent whose cards were erased goes on with a prompt of the same shape',
   expect(JSON.stringify(messages)).not.toContain('secret');
 });
 
-test('explain and why say which cards are gone; nothing shows their words', async () => {
+test('explain and why name the erased cards; nothing shows their words', async () => {
   await h.profile('reader', [call, { say: 'the secret answer' }], { tools: ['look'] });
   onLook = async () => 'the secret result';
   const turnId = await play();
@@ -136,7 +136,7 @@ const eraseDeliverable = async (turnId: TurnId | undefined): Promise<readonly Er
   });
 };
 
-test('every answer of a batch loses the summary of an erased deliverable, and says so when it is asked for again', async () => {
+test('every answer of a batch loses the summary of an erased deliverable, and a repeated request says so', async () => {
   const { batch_id, turn_ids } = await fork();
   const key = { idempotencyKey: 'collect-once' };
   const collect = () => h.runtime.submit('collect', { turn_ids: turn_ids.toReversed() }, key);
@@ -153,7 +153,7 @@ test('every answer of a batch loses the summary of an erased deliverable, and sa
   expect(await h.rows("select from boxcar.batches where answer::text like '%secret of one%'")).toEqual([]);
 });
 
-test('a long deliverable, shown in part, is erased from the answers as well', async () => {
+test('a long deliverable that is shown in part is also erased from the answers', async () => {
   await h.profile('child', [{ say: `the secret ${'x'.repeat(20_000)}` }]);
   const receipt = (await h.runtime.submit('fork_join', {
     tasks: [{ target_strategy: 'new', target_ref: 'child', instruction: 'go' }],
@@ -220,7 +220,7 @@ describe('the cards of a tape', () => {
   });
 
   test.each(['an entry that names a turn of another agent', 'a merged fork with such an entry'])(
-    'are erased, and no result on the tape of another agent, beside %s',
+    'are erased, and no results on the tape of another agent, with %s present',
     async (which) => {
       const [looker, writer] = [await launch('looker'), await launch('writer')];
       const tape = await h.runtime.tape({ agent: writer.agent_id });
@@ -238,7 +238,7 @@ describe('the cards of a tape', () => {
     },
   );
 
-  test('are erased with the results that calls of its turns have without an entry', async () => {
+  test('are erased together with results of its turns’ calls that have no entry', async () => {
     let settled: ((value: string) => void) | undefined;
     onLook = () =>
       new Promise<string>((resolve) => {

@@ -118,7 +118,7 @@ async function purgeOne(): Promise<ReadonlyMap<string, number>> {
   }, [db]);
 }
 
-test('what a purge of a run reads does not grow with the rows of other runs', async () => {
+test('the reads of a run’s purge do not grow with the rows of other runs', async () => {
   await copyRuns(db, pattern, { first: 1, last: COPIES });
   await db.query('set session_replication_role = origin');
   await purgeOne();
@@ -147,7 +147,7 @@ test('what a purge of a run reads does not grow with the rows of other runs', as
   expect(many.get('tape_entries')).toBeLessThan((rows?.entries ?? 0) / 4);
 });
 
-test('a purge of tapes does not read the tapes that have a name', async () => {
+test('a purge of tapes does not read tapes that have a name', async () => {
   const { boxId } = await h.runtime.tape('named');
   const count = 2_000;
   await db.query(

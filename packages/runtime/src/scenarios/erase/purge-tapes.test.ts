@@ -35,7 +35,7 @@ async function* lines(): AsyncGenerator<string> {
 }
 const importInto = (name: string) => h.runtime.importTape(name, { main: { lines } });
 
-test('an archived incarnation, a discarded fork and an imported tape leave nothing', async () => {
+test('a purge of an archived incarnation, a discarded fork and an imported tape leaves nothing', async () => {
   const notes = await h.runtime.tape('notes');
   const before = await rowCounts(h.database.pool);
   await importInto('imported');
@@ -62,7 +62,7 @@ test('an archived incarnation, a discarded fork and an imported tape leave nothi
   expect(await (await h.runtime.tape('words')).messages()).toBeDefined();
 });
 
-test('what is in use, younger or of another project stays, and so do tapes that nobody left', async () => {
+test('tapes in use, younger tapes and tapes of other projects stay, and so do tapes that can still be used', async () => {
   await (await h.runtime.tape('notes')).append([say]);
   await (await h.runtime.tape('open')).forkTape();
   await importInto('imported');
@@ -81,7 +81,7 @@ test('what is in use, younger or of another project stays, and so do tapes that 
   expect((await purge()).removed.tapes).toBe(2);
 });
 
-test('a tape stays for what refers to it, and the report says what', async () => {
+test('a tape stays because of a reference to it, and the report names the reference', async () => {
   const { turn_id: turn, agent_id: agent } = (await h.runtime.submit('launch_principal', {
     profile_name: 'child',
     instruction: 'go',
@@ -118,7 +118,7 @@ test('a tape stays for what refers to it, and the report says what', async () =>
   expect((await purge()).removed.tapes).toBe(2);
 });
 
-test('a card that is listed after it was decided keeps the tape', async () => {
+test('a card that is listed after the decision keeps the tape', async () => {
   const { boxId } = await importInto('imported');
   const before = await now();
   const [card] = await h.rows<{ id: string }>(
@@ -142,7 +142,7 @@ test('a card that is listed after it was decided keeps the tape', async () => {
   expect((await report).kept).toEqual([kept(boxId, 'card', made.box_id)]);
 });
 
-test('a session that was reset keeps its row, and the tape it began with', async () => {
+test('a session that was reset keeps its row, and the tape with which it began', async () => {
   const { turn_id: turn, agent_id: agent } = (await h.runtime.submit('launch_principal', {
     profile_name: 'child',
     instruction: 'go',
@@ -171,7 +171,7 @@ test('a session that was reset keeps its row, and the tape it began with', async
   await h.runtime.sessions.setStatus('sub', 'done');
 });
 
-test('an imported session goes with its tape, and not while a later tape has its name', async () => {
+test('an imported session is removed with its tape, but not while a later tape has its name', async () => {
   const graph = (name: string): string =>
     `{"session_id":"${name}","parent_session_id":"other","from_anchor":null,"status":"active","created_at":null}\n`;
   for (const name of ['gone', 'reset'])
@@ -185,7 +185,7 @@ test('an imported session goes with its tape, and not while a later tape has its
   expect(await h.rows('select name from boxcar.sessions')).toEqual([{ name: 'reset' }]);
 });
 
-test('an open fork that was reset can still be merged, and so can a merged one again', async () => {
+test('an open fork that was reset can still be merged, and so can a fork that was already merged', async () => {
   const notes = await h.runtime.tape('notes');
   const fork = await notes.forkTape();
   await fork.tape.append([say]);
@@ -208,7 +208,7 @@ test('a discarded fork that was reset leaves nothing', async () => {
   expect(await rowCounts(h.database.pool)).toEqual(before);
 });
 
-test('an incarnation stays while an earlier one does, so that its open forks are found', async () => {
+test('an incarnation stays while an earlier incarnation stays, so that its open forks are found', async () => {
   const notes = await h.runtime.tape('notes');
   const { boxId: first } = notes;
   await notes.append([say]);
@@ -224,7 +224,7 @@ test('an incarnation stays while an earlier one does, so that its open forks are
   expect((await purge()).removed.tapes).toBe(3);
 });
 
-test('a tape to which old events were imported since is young', async () => {
+test('a tape into which old events were recently imported is young', async () => {
   await importInto('imported');
   const before = await now();
   const { boxId } = await h.runtime.tape('imported');

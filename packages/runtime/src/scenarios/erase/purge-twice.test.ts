@@ -98,7 +98,7 @@ async function stoppedPurge(before: Date): Promise<{ readonly report: Promise<Pu
   return { report };
 }
 
-test('a purge that is stopped leaves what another one is removing as it is: nothing can refer to it', async () => {
+test('a stopped purge does not expose rows that another purge is removing: no new reference to them is possible', async () => {
   const old = await play();
   const before = await now();
   const entries = await holdEntries(old.output_box_id);
@@ -112,7 +112,7 @@ test('a purge that is stopped leaves what another one is removing as it is: noth
   expect(await first).toMatchObject({ removed: { runs: 1 }, kept: [] });
 });
 
-test('a purge whose marks another one has taken over keeps the rest, and says so', async () => {
+test('a purge whose marks another purge has taken over keeps the rest, and says so', async () => {
   const old = await play();
   const before = await now();
   const [run] = await runsLeft();
@@ -131,7 +131,7 @@ test('a purge whose marks another one has taken over keeps the rest, and says so
   expect(await h.runtime.waitForTurn(user.turn_id)).toMatchObject({ status: 'success' });
 });
 
-test('of two purges each says what it has removed, and what it left to the other one', async () => {
+test('each of two purges reports what it has removed, and what it left to the other', async () => {
   for (let n = 0; n < 3; n++) await play();
   const before = await now();
   const [, second, third] = (await runsLeft()).map(({ id }) => id);
@@ -152,7 +152,7 @@ test('of two purges each says what it has removed, and what it left to the other
   expect(await other).toMatchObject({ removed: { runs: 2 }, kept: [] });
 });
 
-test('a run that another purge has just removed is not said to stay', async () => {
+test('a run that another purge has just removed is not reported as kept', async () => {
   const old = await play();
   await play();
   const before = await now();
@@ -166,7 +166,7 @@ test('a run that another purge has just removed is not said to stay', async () =
   expect(await other).toMatchObject({ removed: { runs: 0 }, kept: [] });
 });
 
-test('a mark lasts two minutes, so that a purge that was killed is soon forgotten', async () => {
+test('a mark lasts two minutes, so that a killed purge soon has no effect', async () => {
   await play();
   const barrier = await holdBarrier();
   const report = purge(await now());
@@ -180,7 +180,7 @@ test('a mark lasts two minutes, so that a purge that was killed is soon forgotte
   expect((await report).removed.runs).toBe(1);
 });
 
-test('marks are renewed while their purge lives, in a batch too', async () => {
+test('marks are renewed while their purge lives, also during a batch', async () => {
   const old = await play();
   const before = await now();
   const until = async (): Promise<number> => {

@@ -169,7 +169,7 @@ async function purgeHeldAt<T>(
   return [await report, done];
 }
 describe('a purge', () => {
-  test('takes with an agent the tapes it had before its resets, and their words', async () => {
+  test('removes with an agent the tapes that it had before its resets, and their words', async () => {
     const before = await rowCounts(h.database.pool);
     const { agent_id: agent } = await play('child');
     const tape = await h.runtime.tape({ agent });
@@ -182,7 +182,7 @@ describe('a purge', () => {
     expect(await rowCounts(h.database.pool)).toEqual(before);
   });
 
-  test('leaves nothing of a run: rows are as many as before it', async () => {
+  test('leaves nothing of a run: there are as many rows as before the run', async () => {
     const before = await rowCounts(h.database.pool);
     await play();
     await play('child');
@@ -195,7 +195,7 @@ describe('a purge', () => {
     await play();
   });
 
-  test('takes the answers that name its agents, tapes, turns and boxes, and leaves those of others', async () => {
+  test('removes the answers that name its agents, tapes, turns and boxes, and leaves other answers', async () => {
     const command = (agent: string, instruction: string) =>
       h.runtime.submit('delegate_async', { target_strategy: 'reuse', target_ref: agent, instruction });
     const keys = () => h.rows('select idempotency_key from boxcar.operations order by 1');
@@ -230,7 +230,7 @@ describe('a purge', () => {
     expect(await keys()).toHaveLength(4);
   });
 
-  test('takes what ended before its time only, and what is of its project', async () => {
+  test('removes only work that ended before its time, and only in its project', async () => {
     const old = await play('child');
     const before = await now();
     const young = await play('child');
@@ -241,14 +241,14 @@ describe('a purge', () => {
     expect(await runOf(young.turn_id)).not.toBe('none');
   });
 
-  test('as a dry run says what would go, and changes nothing', async () => {
+  test('as a dry run reports what would be removed, and changes nothing', async () => {
     await play();
     const before = await rowCounts(h.database.pool);
     expect(await purge({ isDryRun: true })).toMatchObject({ removed: { runs: 1, agents: 2 }, kept: [] });
     expect(await rowCounts(h.database.pool)).toEqual(before);
   });
 
-  test('stopped in between has removed whole batches, and is taken up again', async () => {
+  test('that is stopped has removed whole batches, and can be continued', async () => {
     for (let n = 0; n < 4; n++) await play('child');
     const stop = new AbortController();
     const report = await purge({ batchSize: 1, signal: stop.signal, onProgress: () => stop.abort() });
@@ -258,7 +258,7 @@ describe('a purge', () => {
     expect((await purge({ pageSize: 2 })).removed.runs).toBe(3);
   });
 
-  test('takes the runs of one agent together, across pages', async () => {
+  test('removes the runs of one agent together, across pages', async () => {
     const old = await play('child');
     const other = await play('child');
     for (let n = 0; n < 3; n++) await finish(await reuse(old.agent_id));
@@ -270,7 +270,7 @@ describe('a purge', () => {
     expect(await purge({ pageSize: 2 })).toMatchObject({ removed: { runs: 6, agents: 2 }, kept: [] });
   });
 
-  test('runs beside workers', async () => {
+  test('runs at the same time as workers', async () => {
     for (let n = 0; n < 6; n++) await play('child');
     const before = await now();
     const work = Promise.all(Array.from({ length: 6 }, () => play()));
@@ -279,8 +279,8 @@ describe('a purge', () => {
   });
 });
 
-describe('a run stays, and the report says why,', () => {
-  test('while a turn of it has not ended', async () => {
+describe('a run stays, and the report gives the reason,', () => {
+  test('while one of its turns has not ended', async () => {
     // No worker serves this pool.
     await h.profile('lonely', [{ say: 'done' }], { worker_target: 'nobody' });
     const waiting = await launch('lonely');
@@ -309,7 +309,7 @@ describe('a run stays, and the report says why,', () => {
     expect((await purge({ batchSize: 1 })).removed.runs).toBe(2);
   });
 
-  test('while an agent of another run may read it, until that grant is over', async () => {
+  test('while an agent of another run may read it, until that grant ends', async () => {
     const old = await play('child');
     const before = await now();
     const reader = await play('child');
@@ -325,7 +325,7 @@ describe('a run stays, and the report says why,', () => {
     expect(await h.rows('select * from boxcar.grants where box_id = $1', [old.output_box_id])).toEqual([]);
   });
 
-  test('while its agent is at work in a younger one; then both go together', async () => {
+  test('while its agent works in a younger run; then both are removed together', async () => {
     const old = await play('child');
     const before = await now();
     const again = await finish(await reuse(old.agent_id));
@@ -336,7 +336,7 @@ describe('a run stays, and the report says why,', () => {
     expect((await purge({ batchSize: 1 })).removed).toMatchObject({ runs: 2, turns: 2, agents: 1 });
   });
 
-  test('takes forks that have ended with what they were made of, and a session with its agent', async () => {
+  test('unless only ended forks refer to it, which are removed with their source, and a session with its agent', async () => {
     const before = await rowCounts(h.database.pool);
     const { agent_id: agent } = await play('child');
     const tape = await h.runtime.tape({ agent });
@@ -361,7 +361,7 @@ describe('a run stays, and the report says why,', () => {
     expect(await rowCounts(h.database.pool)).toEqual(before);
   });
 
-  test('of a parent that was reset and archived leaves the view of a session forked from it as it was, to the byte', async () => {
+  test('while the view of a forked session needs it; a removed parent that was reset and archived leaves that view byte-equal', async () => {
     await h.profile('resting', [{ say: 'never' }], { worker_target: 'nowhere' });
     const { agent_id: agent, turn_id: old } = await play('parent');
     const tape = await h.runtime.tape({ agent });
@@ -389,7 +389,7 @@ describe('a run stays, and the report says why,', () => {
     expect((await purge()).removed.runs).toBe(2);
   });
 
-  test('while a fork reads its tape, reset and archived as that may be; the fork reads the same before and after', async () => {
+  test('while a fork reads its tape, even a reset and archived tape; the fork reads the same before and after', async () => {
     const old = await play('child');
     const before = await now();
     const young = await play('child');
@@ -413,7 +413,7 @@ describe('a run stays, and the report says why,', () => {
     expect(await h.rows('select from boxcar.boxes where id = any ($1)', [[fork, grandchild]])).toEqual([]);
   });
 
-  test('and forks leave what they were made of as it was, however they end', async () => {
+  test('while a fork of its tape stays, and ended forks leave the tape unchanged', async () => {
     const old = await play('child');
     const tape = await h.runtime.tape({ agent: old.agent_id });
     const words = [await linesOf(tape), await tape.messages(), await tape.info()];
@@ -428,7 +428,7 @@ describe('a run stays, and the report says why,', () => {
     expect([await linesOf(tape), await tape.messages(), await tape.info()]).toEqual(words);
   });
 
-  test('while an agent of it owns another', async () => {
+  test('while one of its agents owns another agent', async () => {
     const old = await play('child');
     await h.runtime.submit('provision_agent', {
       action: 'derive',
@@ -465,7 +465,7 @@ describe('a run stays, and the report says why,', () => {
     expect((await purge()).removed.runs).toBe(2);
   });
 
-  test('while its agent has more runs than ten pages hold, and says so', async () => {
+  test('while its agent has more runs than ten pages hold', async () => {
     const old = await play('child');
     for (let n = 0; n < 10; n++) await finish(await reuse(old.agent_id));
     const { removed, kept } = await purge({ pageSize: 1 });
@@ -479,7 +479,7 @@ describe('a run stays, and the report says why,', () => {
     expect((await purge({ pageSize: 2 })).removed).toMatchObject({ runs: 11, agents: 1 });
   });
 
-  test('and a card that another box lists stays by itself when its own box goes', async () => {
+  test('unless only a card of it is listed by another box: then only the card stays', async () => {
     const old = await play('child');
     const [card] = await h.rows<{ id: string }>(
       'select unnest(card_ids) as id from boxcar.boxes where id = $1',
@@ -491,7 +491,7 @@ describe('a run stays, and the report says why,', () => {
   });
 });
 
-describe('a run stays while a tape that would go with it is younger than the cut,', () => {
+describe('a run stays while a tape that would be removed with it is younger than the cut:', () => {
   const say = { kind: 'message', content: 'a note' } as const;
   /** A finished run, and a moment after its last change. */
   async function settle(): Promise<{ readonly old: Receipt; readonly before: Date }> {
@@ -512,7 +512,7 @@ describe('a run stays while a tape that would go with it is younger than the cut
     ['a merge', 'entry', async (old) => (await (await tapeOf(old)).forkTape()).merge()],
   ];
 
-  test.each(changes)('which has %s', async (_what, cause, change) => {
+  test.each(changes)('a tape with %s', async (_what, cause, change) => {
     const { old, before } = await settle();
     const other = await play('child');
     await change(old);
@@ -524,7 +524,7 @@ describe('a run stays while a tape that would go with it is younger than the cut
     expect((await purge()).removed.runs).toBe(2);
   });
 
-  test('which entries came to that say of themselves that they are old', async () => {
+  test('a tape with new entries that have an old date', async () => {
     const { old, before } = await settle();
     const [row] = await h.rows<{ project: ProjectId; operator: AgentId }>(
       'select id as project, operator_agent_id as operator from boxcar.projects limit 1',
@@ -554,7 +554,7 @@ describe('a run stays while a tape that would go with it is younger than the cut
     ]);
   });
 
-  test('which an event was imported to that says of itself that it is old', async () => {
+  test('a tape with a newly imported event that has an old date', async () => {
     const { old, before } = await settle();
     const lines = [
       '{"id":1,"kind":"event","payload":{"name":"x","data":{"note":"imported"}},"meta":{},"date":"2020-01-01T00:00:00Z"}',
@@ -570,7 +570,7 @@ describe('a run stays while a tape that would go with it is younger than the cut
     expect((await purge()).removed.runs).toBe(1);
   });
 
-  test('which is an open fork that its agent has made of another one', async () => {
+  test('an open fork that its agent has made of another tape', async () => {
     const { old } = await settle();
     const shared = await h.runtime.tape('shared');
     for (const mode of ['read', 'append'])
@@ -582,7 +582,7 @@ describe('a run stays while a tape that would go with it is younger than the cut
     ]);
   });
 
-  test('which is a named one of its agent that somebody else writes to', async () => {
+  test('a named tape of its agent to which another agent writes', async () => {
     const old = await play('child');
     const notes = await h.runtime.tape('notes', { as: old.agent_id });
     const before = await now();
@@ -593,7 +593,7 @@ describe('a run stays while a tape that would go with it is younger than the cut
     expect((await purge()).removed.runs).toBe(1);
   });
 
-  test('which gets an entry after the purge has decided', async () => {
+  test('a tape that gets an entry after the purge has decided', async () => {
     const { old, before } = await settle();
     const [report] = await purgeHeldAt(old.turn_id, before, async () => (await tapeOf(old)).append([say]));
     expect(report.kept).toEqual([
@@ -601,7 +601,7 @@ describe('a run stays while a tape that would go with it is younger than the cut
     ]);
   });
 
-  test('which is reset after the purge has decided', async () => {
+  test('a tape that is reset after the purge has decided', async () => {
     const { old, before } = await settle();
     const [report] = await purgeHeldAt(old.turn_id, before, async () => (await tapeOf(old)).reset());
     expect(report.kept).toEqual([
@@ -644,7 +644,7 @@ describe('the result card of a call that is on no tape', () => {
     return { ...receipt, card: row.id };
   }
 
-  test('goes with its run, and stays when a box lists it', async () => {
+  test('is removed with its run, and stays when a box lists it', async () => {
     const before = await rowCounts(h.database.pool);
     await playCanceled();
     await purge();
@@ -655,7 +655,7 @@ describe('the result card of a call that is on no tape', () => {
     expect(await h.rows('select from boxcar.cards where id = $1', [card])).toHaveLength(1);
   });
 
-  test('holds its run and that of a box that lists it together', async () => {
+  test('holds its own run and the run of a box that lists it together', async () => {
     const { turn_id: turn, card } = await playCanceled();
     const before = await now();
     const other = await play('child');
@@ -676,7 +676,7 @@ describe('the result card of a call that is on no tape', () => {
     expect(await h.rows('select from boxcar.cards where id = $1', [card])).toHaveLength(0);
   });
 
-  test('is one of the cards of its tape that an erasure takes', async () => {
+  test('is one of the cards of its tape that an erasure erases', async () => {
     const { card, output_box_id: tape } = await playCanceled();
     const [project] = await h.rows<{ id: ProjectId }>(
       'select project_id as id from boxcar.boxes where id = $1',
@@ -689,7 +689,7 @@ describe('the result card of a call that is on no tape', () => {
 });
 
 describe('while a purge runs', () => {
-  test('what was about to refer to a box is waited for, and seen', async () => {
+  test('a reference to a box that is being written is waited for, and is seen', async () => {
     const old = await play('child');
     const before = await now();
     const { client, pid } = await open();
@@ -722,7 +722,7 @@ describe('while a purge runs', () => {
     await play('child', { context_box_id: old.output_box_id });
   });
 
-  test('nothing new can refer to a box that is gone, with its mark, after it was read', async () => {
+  test('nothing new can refer to a box that was removed together with its mark after it was read', async () => {
     const old = await play('child');
     const other = await play('child');
     const { client } = await open();
@@ -767,7 +767,7 @@ describe('while a purge runs', () => {
     expect(causes((await report).kept)).toEqual(['in_use']);
   });
 
-  test('a turn that goes while it is about to be collected is refused, and not waited for', async () => {
+  test('a collect of a turn that is being removed is refused, and does not wait', async () => {
     const old = await play('child');
     const before = await now();
     const { client, pid } = await open();
@@ -842,7 +842,7 @@ describe('while a purge runs', () => {
     expect(JSON.stringify(await shared.messages())).toContain('within');
   });
 
-  test('a box that names a card which goes waits, and is refused', async () => {
+  test('a box that names a card to be removed waits, and is refused', async () => {
     const old = await play('child');
     const before = await now();
     const card = await cardOf(contextCard, old.context_box_id);
@@ -868,7 +868,7 @@ describe('while a purge runs', () => {
     expect(await h.rows('select from boxcar.boxes where card_ids @> array[$1::uuid]', [card])).toEqual([]);
   });
 
-  describe('what its agent makes after the purge has decided keeps its run:', () => {
+  describe('a run is kept by an object that its agent makes after the purge has decided:', () => {
     let old: Receipt;
     const asOld = () => ({ sourceAgentId: old.agent_id as AgentId });
     const makes: readonly (readonly [string, () => Promise<string>])[] = [
@@ -921,7 +921,7 @@ describe('while a purge runs', () => {
       expect(made?.made).toBe(true);
     });
 
-    test.each(makes)('%s waits, and is refused, when the agent has just gone', async (_what, make) => {
+    test.each(makes)('%s waits, and is refused, when the agent was just removed', async (_what, make) => {
       await h.runtime.tape('shared');
       const before = await now();
       const { client, pid } = await open();
@@ -942,7 +942,7 @@ describe('while a purge runs', () => {
     });
   });
 
-  test('an agent that is given a turn keeps its runs', async () => {
+  test('an agent that gets a turn keeps its runs', async () => {
     const old = await play('child');
     const before = await now();
     const { client, pid } = await open();

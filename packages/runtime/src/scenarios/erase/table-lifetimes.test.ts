@@ -204,7 +204,7 @@ async function playEverything(): Promise<void> {
   });
 }
 
-test('one run writes to every table whose rows go with runs; after its purge each of them is as before', async () => {
+test('a run writes to every table whose rows belong to runs; after its purge each table is as before', async () => {
   // The profile for turns of functions is created by the first such turn and stays, as all profiles do.
   const tool = new HandoffTool({ runtime: h.runtime });
   tool.registerAgent('first', () => 'done');
@@ -251,7 +251,7 @@ const WITHOUT_PROJECT: Readonly<Record<string, string>> = {
   workers: '',
 };
 
-test('each table has the project of its rows, or the reference that leads to it', async () => {
+test('each table has the project of its rows, or a reference that leads to it', async () => {
   const rows = await h.rows<{ name: string; columns: string[] }>(
     `select c.relname as name, array_agg(a.attname::text) as columns from pg_class c join pg_attribute a on a.attrelid = c.oid
      where c.relnamespace = 'boxcar'::regnamespace and c.relkind in ('r', 'p') and a.attnum > 0 and not a.attisdropped group by c.relname order by 1`,

@@ -28,8 +28,8 @@ const WRITE = 'insert into boxcar.cards';
 const OTHER = 'update boxcar.boxes';
 const TURN = 'update boxcar.turns';
 
-describe('of all statements few are cut', () => {
-  it('one that reads once, one that writes after it, its process alive and dead', () => {
+describe('the short selection of statements to cut', () => {
+  it('has, for a repeated read and a write, one read and the write, with its process alive and dead', () => {
     expect(few(sent('select 1', WRITE, 'select 1', WRITE))).toEqual([
       'connection before select 1 1',
       `connection after ${WRITE} 1`,
@@ -37,7 +37,7 @@ describe('of all statements few are cut', () => {
     ]);
   });
 
-  it('a transaction: after each write the connection, after the last one the process, and its commit', () => {
+  it('has, for a transaction, the connection after each write, the process after the last write, and the commit', () => {
     expect(few(sent('begin', 'select 1 for no key update', WRITE, OTHER, 'commit'))).toEqual([
       `connection after ${WRITE} 1`,
       `connection after ${OTHER} 1`,
@@ -47,14 +47,14 @@ describe('of all statements few are cut', () => {
     ]);
   });
 
-  it('of one that reads alone one statement, and its end once', () => {
+  it('has, for a transaction that only reads, one statement and the commit once', () => {
     expect(few(sent('begin', 'select 1', 'select 2', 'commit'))).toEqual([
       'connection before begin 1',
       'connection before commit of select 2 1',
     ]);
   });
 
-  it('what was cut by another scenario is not cut again, but for a death at the last that decides', () => {
+  it('leaves out statements that another scenario has cut, except a death at the last deciding statement', () => {
     const covered = new Set<string>();
     few(sent('begin', TURN, 'commit', WRITE, TURN), covered);
     expect(few(sent('begin', TURN, 'commit', 'begin', TURN, 'commit', WRITE, TURN, TURN), covered)).toEqual([
@@ -63,7 +63,7 @@ describe('of all statements few are cut', () => {
     ]);
   });
 
-  it('a commit is told from others by what it commits', () => {
+  it('distinguishes commits by the statements that they commit', () => {
     const run = sent('begin', WRITE, 'commit', 'begin', OTHER, 'commit');
     expect(few(run).filter((fault) => fault.includes('process after commit'))).toEqual([
       `process after commit of ${WRITE} 1`,
@@ -71,14 +71,14 @@ describe('of all statements few are cut', () => {
     ]);
   });
 
-  it('a process that takes its leave decides nothing', () => {
+  it('has no deciding statement for a process that leaves', () => {
     const run = { ...sent(TURN, TURN), leaveAt: 1 };
     expect(deathsAtCommits(run)).toHaveLength(1);
     expect(few(run, new Set([TURN]))).toEqual([]);
   });
 });
 
-it('everything is every statement at three moments', () => {
+it('becomes every statement at three moments in the full selection', () => {
   expect(everyFault(sent('begin', WRITE, 'commit'))).toHaveLength(9);
 });
 
@@ -93,13 +93,13 @@ describe('a sample of the faults', () => {
       .map(({ at }) => at.nth)
       .sort((a, b) => a - b);
 
-  it('has an eighth of the deaths and of the other cuts, and others in another run', () => {
+  it('has an eighth of the deaths and of the other cuts, and other ones in another run', () => {
     let rank = 0;
     expect(numbers(faults, () => rank++)).toEqual([0, 1, 2, 3, 4, 5, 6, 7]);
     expect(numbers(faults, () => -rank++)).toEqual([52, 53, 54, 55, 56, 57, 58, 59]);
   });
 
-  it('has two of each kind, or all there are', () => {
+  it('has two of each kind, or all if there are fewer', () => {
     expect(numbers(faults.slice(0, 11), Math.random)).toHaveLength(4);
     expect(numbers(faults.slice(0, 3), Math.random)).toEqual([0, 1, 2]);
     expect(numbers([], Math.random)).toEqual([]);

@@ -194,7 +194,7 @@ export const budgetRaised: Scenario = {
 
 /** The budget is raised while the run finds that it has none left. */
 export const raiseRacingPause: Scenario = {
-  name: 'a raise racing the pause for it',
+  name: 'a raise that races the pause of its turn',
   profiles: patient,
   drive: async (client, watcher) => {
     const { turn_id } = await launch(client, { budget: { steps: 2 } });
@@ -228,7 +228,7 @@ export const retries: Scenario = {
 
 /** A provider that never answers: the retries are used up, and the parent gets the provider's message. */
 export const retriesSpent: Scenario = {
-  name: 'a model call that is tried again in vain',
+  name: 'a model call whose retries all fail',
   profiles: [
     boss('lead', [ask('expert'), { say: 'without an answer' }]),
     {
@@ -251,7 +251,7 @@ export const retriesSpent: Scenario = {
 
 /** A provider that takes one call at a time: the other turns wait without a worker. */
 export const providerRoom: Scenario = {
-  name: 'a provider with room for one',
+  name: 'a provider with room for one call',
   profiles: [
     boss('lead', [fork(['writer', 'writer']), { say: 'joined' }]),
     { name: 'writer', script: [{ say: 'written' }] },

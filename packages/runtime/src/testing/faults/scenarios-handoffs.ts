@@ -69,7 +69,7 @@ export const handoffs: Scenario = {
 
 /** A function that may not run again. When its process dies during the run, the outcome is unknown. */
 export const handoffOnce: Scenario = {
-  name: 'handoff to what may run once',
+  name: 'a handoff to an agent that may run only once',
   policy,
   profiles: [
     { name: 'sender', ...HANDS_OFF, script: [{ calls: [handing('post')] }, { say: 'done {{instruction}}' }] },
@@ -129,7 +129,7 @@ export const handoffChains: Scenario = {
 
 /** Two questions, each answered once, however often and in whichever process they are asked. */
 export const handoffQuestions: Scenario = {
-  name: 'handoffs that ask',
+  name: 'handoffs whose agents ask questions',
   policy,
   profiles: [],
   agents: [{ name: 'asker', retry: 'safe', asks: ['one?', 'two?'], answer: () => null }],
@@ -247,7 +247,7 @@ export const handoffStreams: Scenario = {
  * gets a turn for the notification.
  */
 export const handoffEnds: Scenario = {
-  name: 'handoffs whose ends are sent and told',
+  name: 'handoffs with callbacks and notices',
   policy,
   profiles: [{ name: 'asker', script: [{ say: 'ready' }] }],
   agents: [lookup],
@@ -293,7 +293,7 @@ const caller: KeyPrincipal = {
 
 /** A conversation of another platform: messages, one of which waits for an approval, and another of which is canceled while it waits. */
 export const publicTasks: Scenario = {
-  name: 'tasks that another platform gives',
+  name: 'tasks from another platform',
   policy,
   profiles: [
     { name: 'helper', public: true, script: [{ say: 'helped {{instruction}}' }] },
@@ -327,7 +327,7 @@ export const publicTasks: Scenario = {
 
 /** A task that asks a question. Its caller is notified of the question and of the end through a receiver that refuses at first. */
 export const publicPushes: Scenario = {
-  name: 'tasks whose giver is notified',
+  name: 'tasks with push notifications',
   policy,
   profiles: [
     {

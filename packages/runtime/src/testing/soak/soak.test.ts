@@ -3,7 +3,7 @@ import { expect, test } from 'vitest';
 import { testBackend } from '../queue-backend.js';
 import { soak } from './soak.js';
 
-test('a few seconds of load and random faults: what was accepted ends, and all promises hold', async () => {
+test('after a few seconds of load and random faults every accepted turn ends, and all promises hold', async () => {
   await using backend = await testBackend(queueBackends()[0] ?? 'postgres');
   const report = await soak(
     {
