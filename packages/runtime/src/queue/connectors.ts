@@ -54,6 +54,8 @@ export interface WorkerConnection<C> {
 function patientPool(pool: pg.Pool): WorkerConnection<pg.Pool> {
   let isEnded = false;
   const held = new Set<pg.PoolClient>();
+  // BullMQ never removes its listeners.
+  const listeners = new Set<(error: Error) => void>();
   pool.options.max += 1;
   const query = async (text: string, values: unknown[]): Promise<pg.QueryResult> => {
     for (let pauseMs = RETRY_MIN_MS; ; pauseMs = Math.min(pauseMs * 2, RETRY_MAX_MS)) {
@@ -83,7 +85,10 @@ function patientPool(pool: pg.Pool): WorkerConnection<pg.Pool> {
     query,
     connect,
     end: async () => undefined,
-    on: (event: 'error', listener: (error: Error) => void) => pool.on(event, listener),
+    on: (event: 'error', listener: (error: Error) => void) => {
+      listeners.add(listener);
+      return pool.on(event, listener);
+    },
     options: pool.options,
   };
   return {
@@ -92,6 +97,7 @@ function patientPool(pool: pg.Pool): WorkerConnection<pg.Pool> {
       if (isEnded) return;
       isEnded = true;
       for (const client of held) client.release(true);
+      for (const listener of listeners) pool.off('error', listener);
       pool.options.max -= 1;
     },
   };

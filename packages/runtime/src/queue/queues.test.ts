@@ -1,5 +1,6 @@
 import { queueBackends, tcpProxy, testDatabase, testRedis, waitFor } from '@boxcar/testkit';
-import { Queue, Worker } from 'bullmq';
+import { PostgresQueueBackend, RedisQueueBackend, Worker } from 'bullmq';
+import pg from 'pg';
 import { describe, expect, onTestFinished, test, vi } from 'vitest';
 import { testBackend } from '../testing/queue-backend.js';
 import { migrateQueues, openQueues } from './queues.js';
@@ -34,11 +35,12 @@ describe('the workers of a process whose queues live in Postgres', () => {
     await migrateQueues(database.url);
     const queues = openQueues({ kind: 'postgres', url: database.url });
     const taken: string[] = [];
-    const work = (name: string) =>
+    const work = (name: string, onEmpty = (): void => undefined) =>
       queues.worker<unknown, void>(name, async (job) => void taken.push(`${name} ${job.id}`), {
         concurrency: 1,
         keepCompleted: false,
         onError: () => undefined,
+        onEmpty,
       });
     const add = (name: string) =>
       queues.queue(name).add('job', {}, { jobId: 'job', removeOnComplete: true, removeOnFail: true });
@@ -62,10 +64,35 @@ describe('the workers of a process whose queues live in Postgres', () => {
     await last.close();
   });
 
+<<<<<<< HEAD
   test('leave connections for the queues, for any number of workers', async () => {
+=======
+  test('leave no listener when they have closed', async () => {
+    const listening = vi.spyOn(pg.Pool.prototype, 'on');
+    onTestFinished(() => listening.mockRestore());
+    await using place = await onPostgres();
+    await place.add('q');
+    const pools = () => [...new Set(listening.mock.contexts)] as pg.Pool[];
+    const count = () => Math.max(...pools().map((pool) => pool.listenerCount('error')));
+    const before = count();
+    expect(before).toBeGreaterThan(0);
+    let emptied = 0;
+    const worker = place.work('q', () => void emptied++);
+    await waitFor(() => place.taken.includes('q job'), { message: 'the job is taken' });
+    worker.pause();
+    const seen = emptied;
+    worker.resume();
+    await waitFor(() => emptied > seen, { message: 'the queue is reported as empty' });
+    expect(count()).toBeGreaterThan(before);
+    await worker.close();
+    expect(count()).toBe(before);
+  });
+
+  test('leave connections for the queues, however many they are', async () => {
+>>>>>>> 2aaa93c24f2d7400ad600336c0a12ed1cb525a96
     await using place = await onPostgres();
     const names = Array.from({ length: 12 }, (_, n) => `q${n}`);
-    const workers = names.map(place.work);
+    const workers = names.map((name) => place.work(name));
     await Promise.all(names.map(place.add));
     await waitFor(() => place.taken.length === names.length, {
       message: 'each has its job',
@@ -124,9 +151,11 @@ test.each(queueBackends())(
       }
       return arrive.apply(this as Arrival, args);
     });
-    const count = Queue.prototype.getJobCounts;
-    const counting = vi.spyOn(Queue.prototype, 'getJobCounts').mockImplementation(async function (
-      this: Queue,
+    type Counts = Pick<RedisQueueBackend, 'getCounts'>;
+    const backends: Counts = (kind === 'redis' ? RedisQueueBackend : PostgresQueueBackend).prototype;
+    const count = backends.getCounts;
+    const counting = vi.spyOn(backends, 'getCounts').mockImplementation(async function (
+      this: Counts,
       ...states
     ) {
       await isGiven;

@@ -185,14 +185,11 @@ function openWorker<D, R, C>(
     if (givingBack.size === 0) takeAgain();
     else void Promise.all(givingBack).then(takeAgain);
   };
-  const queue = lazily(
-    () => new classes.Queue(name, { ...prefix, connection: connector.queue() } as QueueOptions<C>),
-  );
   // BullMQ reports an empty queue only after the queue had a job.
   const tellIfEmpty = async (onEmpty: () => void): Promise<void> => {
     const before = brought;
-    const counts = await queue().getJobCounts('waiting', 'prioritized');
-    if (!Object.values(counts).every((count) => count === 0)) return;
+    const counts = await worker.getBackend().getCounts(['waiting', 'prioritized']);
+    if (counts.some((count) => count > 0)) return;
     // A job that the server has given to this worker is not counted any more, and may not have arrived yet.
     await fetches.settled();
     // After a job that was delivered meanwhile, there may be more jobs.

@@ -28,6 +28,8 @@ export class LockedClaims {
   }
 
   record(turnId: TurnId): void {
+    // Claims that meet a lock while other slots are free forget nothing, so the map would only grow.
+    this.#expire();
     this.#metAt.delete(turnId);
     this.#metAt.set(turnId, performance.now());
   }

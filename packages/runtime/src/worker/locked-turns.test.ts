@@ -8,6 +8,7 @@ import { describe, expect, test, vi } from 'vitest';
 import { z } from 'zod';
 import { newId } from '../lib/new-id.js';
 import { type Harness, harness } from '../testing/harness.js';
+import { LockedClaims } from './locked-claims.js';
 
 const NEVER_MS = 3_600_000;
 /** How long a statement waits for a lock under the lease of these tests. */
@@ -329,4 +330,21 @@ test('locked turns give their slots back: a worker with as many slots as locked 
   await timeOf(h, 8);
   expect(await h.rows('select from boxcar.sweep_failures')).toEqual([]);
   expect(await h.rows('select from boxcar.turns where losses > 0')).toEqual([]);
+});
+
+test('a turn that has met a lock is forgotten after its time, although slots are always free', () => {
+  const locked = new LockedClaims();
+  let now = 0;
+  const clock = vi.spyOn(performance, 'now').mockImplementation(() => now);
+  const additions = vi.spyOn(Map.prototype, 'set');
+  for (let n = 0; n < 100; n += 1) {
+    const turnId = newId<'turn'>();
+    locked.patienceFor(turnId, true);
+    locked.record(turnId);
+    now += 60_000;
+  }
+  const remembered = additions.mock.contexts.at(-1) as Map<TurnId, number>;
+  additions.mockRestore();
+  clock.mockRestore();
+  expect(remembered.size).toBe(1);
 });

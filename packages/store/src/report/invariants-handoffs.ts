@@ -122,7 +122,10 @@ export const HANDOFF_INVARIANTS: readonly Invariant[] = [
     name: 'handoff-told',
     rule: 'the end of a handoff has been reported to the requesting agent if a report was requested',
     when: 'settled',
-    broken: `select h.id, 'has ended without a report' as what from (${HANDOFFS}) h where h.ended_at is not null and h.notifies`,
+    broken: `
+      select h.id, 'has ended without a report' as what
+      from (${HANDOFFS}) h
+      where h.ended_at is not null and h.notifies`,
   },
   {
     name: 'handoff-parts',
