@@ -64,9 +64,6 @@ describe('the workers of a process whose queues live in Postgres', () => {
     await last.close();
   });
 
-<<<<<<< HEAD
-  test('leave connections for the queues, for any number of workers', async () => {
-=======
   test('leave no listener when they have closed', async () => {
     const listening = vi.spyOn(pg.Pool.prototype, 'on');
     onTestFinished(() => listening.mockRestore());
@@ -88,8 +85,7 @@ describe('the workers of a process whose queues live in Postgres', () => {
     expect(count()).toBe(before);
   });
 
-  test('leave connections for the queues, however many they are', async () => {
->>>>>>> 2aaa93c24f2d7400ad600336c0a12ed1cb525a96
+  test('leave connections for the queues, for any number of workers', async () => {
     await using place = await onPostgres();
     const names = Array.from({ length: 12 }, (_, n) => `q${n}`);
     const workers = names.map((name) => place.work(name));
