@@ -42,7 +42,7 @@ export interface FairStage extends AsyncDisposable {
    * rings that are sent at the same time may arrive in either order.
    */
   allRung(): Promise<void>;
-  /** Waits until the rings that the worker has refused are in the queue again. A sweep raises no ring before that. */
+  /** Waits until the rings that the worker has refused, or is about to refuse, are in the queue again. A sweep raises no other rings. */
   allGivenBack(): Promise<void>;
   /** Releases a held turn, by default the first one, and waits until `count` turns are held again. */
   end(count: number, turnId?: TurnId): Promise<void>;
@@ -66,17 +66,6 @@ export async function openFairStage(kind: FairKind, now: () => number = () => ST
     await ring(rings);
     for (const { turnId } of rings) rung.add(turnId);
   };
-  const refused = new Set<string>();
-  const listen = doorbell.listen.bind(doorbell);
-  doorbell.listen = (options) =>
-    listen({
-      ...options,
-      admit: (ring) => {
-        const isAdmitted = options.admit?.(ring) ?? true;
-        if (!isAdmitted) refused.add(`${ring.turnId}-${ring.epoch}`);
-        return isAdmitted;
-      },
-    });
   const started: TurnId[] = [];
   const held: TurnId[] = [];
   const gates = new Map<TurnId, () => void>();
@@ -184,11 +173,13 @@ export async function openFairStage(kind: FairKind, now: () => number = () => ST
       if (!isQueue || backend === undefined) return;
       const queue = backend.queue('boxcar-turns');
       const isGivenBack = async (): Promise<boolean> => {
-        const states = await Promise.all([...refused].map((jobId) => queue.getJobState(jobId)));
+        const rows = await h.rows<{ id: TurnId; epoch: number }>(
+          "select id, epoch from boxcar.turns where status = 'dispatched'",
+        );
+        const states = await Promise.all(rows.map(({ id, epoch }) => queue.getJobState(`${id}-${epoch}`)));
         return !states.includes('active');
       };
       await waitFor(isGivenBack, { message: 'the refused rings are in the queue again' });
-      refused.clear();
     },
     end: async (count, turnId = held[0]) => {
       if (turnId === undefined) throw new Error('no turn is held');
