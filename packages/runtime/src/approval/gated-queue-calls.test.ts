@@ -11,7 +11,7 @@ import { createWorker } from '../worker/worker.js';
 import { ApprovalGate } from './approval-gate.js';
 
 test.each(queueBackends())(
-  'a job is put into the queue only after its call was approved, on %s',
+  'a job is put into the queue only after its call was approved, and only then does the queue need a worker, on %s',
   async (kind) => {
     await using backend = await testBackend(kind);
     await using opened = openRuntime({ ...backend.urls, model: createModelRouter() });
@@ -67,6 +67,8 @@ test.each(queueBackends())(
       { look_at: null, sent_at: null },
     ]);
     expect(await jobs()).toBe(0);
+    // Its queue has no worker, and needs none yet.
+    expect(await runtime.outside?.findUnserved(0)).toEqual([]);
     // The call was not begun. A worker that dies between the step and the ticket leaves the same state.
     await gate.approve(ticket.ticket_id);
     backend.worker('boxcar-tools-bank', async () => ({ paid: true }));

@@ -24,6 +24,8 @@ const LATE = statement(`
     from boxcar.tool_calls k
     where k.status = 'pending'
       and k.target is not null
+      -- A call that waits for an approval has no job.
+      and (k.look_at is not null or k.sent_at is not null)
       and k.created_at < now() - $1 * interval '1 millisecond'
     limit ${COUNT_LIMIT}
   ) p
