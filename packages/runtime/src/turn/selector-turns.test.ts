@@ -216,7 +216,7 @@ describe('the wait for a worker with the selector', () => {
     expect(error).toMatchObject({
       code: 'selector_unknown',
       message: expect.stringMatching(
-        /^Selector 'picks' makes the prompts of this turn, and for 60 s no worker of its pool had it\. Register it/,
+        /^Selector 'picks' makes the prompts of this turn, and for 60 s no worker of its pool had it\. Register this name/,
       ),
       details: { selector: 'picks', turn_id: turnId, step: 1 },
     });
