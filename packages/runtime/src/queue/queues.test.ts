@@ -1,5 +1,6 @@
 import { queueBackends, tcpProxy, testDatabase, testRedis, waitFor } from '@boxcar/testkit';
 import { PostgresQueueBackend, RedisQueueBackend, Worker } from 'bullmq';
+import { Redis } from 'ioredis';
 import pg from 'pg';
 import { describe, expect, onTestFinished, test, vi } from 'vitest';
 import { testBackend } from '../testing/queue-backend.js';
@@ -264,3 +265,29 @@ describe.runIf(queueBackends().includes('redis'))('a silent Redis connection is 
     }
   });
 });
+
+test.runIf(queueBackends().includes('redis'))(
+  'a worker that has closed leaves no Redis connection',
+  async () => {
+    await using redis = await testRedis();
+    const admin = new Redis(redis.url);
+    const queues = openQueues({ kind: 'redis', url: redis.url });
+    onTestFinished(async () => {
+      await queues.close();
+      admin.disconnect();
+    });
+    const list = async () => String(await admin.client('LIST'));
+    const count = async () => (await list()).trim().split('\n').length;
+    await queues.queue('q').getJobState('none');
+    const before = await count();
+    const worker = queues.worker<unknown, void>('q', async () => undefined, {
+      concurrency: 1,
+      keepCompleted: false,
+      onError: () => undefined,
+    });
+    await waitFor(async () => (await list()).includes('cmd=bzpopmin'), { message: 'the worker waits' });
+    expect(await count()).toBe(before + 2);
+    await worker.close();
+    await waitFor(async () => (await count()) === before, { message: 'its connections have ended' });
+  },
+);
