@@ -35,13 +35,6 @@ function settleConnect(client: Cluster): void {
   const connect = client.connect.bind(client);
   /** All attempts of the client until it is ready share one promise, and its listeners. */
   let opening: Promise<void> | undefined;
-  let giveUp = (): void => undefined;
-  // A client that waits to connect again has no connection, and so it does not report that it was closed.
-  const disconnect = client.disconnect.bind(client);
-  client.disconnect = (reconnect = false) => {
-    disconnect(reconnect);
-    if (!reconnect) giveUp();
-  };
   client.connect = () => {
     const attempt = connect();
     if (opening !== undefined) {
@@ -56,11 +49,14 @@ function settleConnect(client: Cluster): void {
         act();
       };
       const onReady = settle(resolve);
-      const onEnd = settle(() => reject(new Error('The connection to the cluster was closed.')));
-      giveUp = onEnd;
+      const fail = (error: unknown): void => settle(() => reject(error))();
+      const onEnd = (): void => {
+        // The report arrives later: the client may already connect again.
+        if (client.status === 'end') fail(new Error('The connection to the cluster was closed.'));
+      };
       client.on('ready', onReady);
       client.on('end', onEnd);
-      attempt.then(onReady, (error: unknown) => settle(() => reject(error))());
+      attempt.then(onReady, fail);
     });
     return opening;
   };
