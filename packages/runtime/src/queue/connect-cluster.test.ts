@@ -58,8 +58,8 @@ describe.runIf(hasRedisCluster())('a connection to a cluster', () => {
     }
   });
 
-  test.each(['reconnects', 'waits before its next attempt'])(
-    'that is closed while it %s reports so',
+  test.each(['is connected', 'is opened again', 'waits before its next attempt'])(
+    'that is closed while it %s ends, and never connects again',
     async (when) => {
       const { cluster } = backend;
       if (cluster === undefined) throw new Error('the queues are not on a cluster');
@@ -69,20 +69,33 @@ describe.runIf(hasRedisCluster())('a connection to a cluster', () => {
       const node = await cluster.ownerOf('{any}:key');
       await node.stop();
       await cluster.untilWhole(false);
-      await disconnect(client);
-      const waits = new Promise<void>((settle) => client.once('reconnecting', () => settle()));
-      const connecting = client.connect().then(
-        () => 'connected',
-        () => 'closed',
-      );
-      if (when === 'waits before its next attempt') {
-        await waits;
-        expect(client.status).toBe('reconnecting');
+      const outcomeOf = (work: Promise<unknown>) =>
+        work.then(
+          () => 'done',
+          () => 'closed',
+        );
+      const pending: Promise<string>[] = [];
+      if (when !== 'is connected') {
+        await disconnect(client);
+        const waits = new Promise<void>((settle) => client.once('reconnecting', () => settle()));
+        pending.push(outcomeOf(client.connect()));
+        if (when === 'waits before its next attempt') {
+          await waits;
+          expect(client.status).toBe('reconnecting');
+        }
       }
+      pending.push(outcomeOf(client.get('{any}:key')));
+      const nodes = client.nodes('all');
+      const ended = new Promise<void>((settle) => client.once('end', () => settle()));
       await connector.close();
-      expect(await connecting).toBe('closed');
+      await ended;
+      expect(new Set(await Promise.all(pending))).toEqual(new Set(['closed']));
+      await waitFor(() => nodes.every(({ status }) => status === 'end'), { message: 'all nodes are left' });
+      await waitFor(() => client.status === 'end', { message: 'the client has ended' });
       await node.start();
       await cluster.untilWhole(true);
+      await expect(client.connect()).rejects.toThrow('closed');
+      expect(client.status).toBe('end');
     },
   );
 

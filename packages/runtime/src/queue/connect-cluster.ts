@@ -1,9 +1,12 @@
 /** The connections of queues and workers to a Redis Cluster (B2 to B5 of `queues.ts`). */
 import type { RedisClusterAddress } from '@boxcar/kernel';
-import { Cluster, type ClusterOptions, type RedisOptions } from 'ioredis';
+import { Cluster, type ClusterOptions } from 'ioredis';
+import type { ClientGroup } from './client-group.js';
 import {
   BLOCKING_SILENCE_MS,
+  type ClientUse,
   type Connector,
+  connectClients,
   DISCONNECT_MS,
   RETRY_MAX_MS,
   RETRY_MIN_MS,
@@ -32,13 +35,6 @@ function settleConnect(client: Cluster): void {
   const connect = client.connect.bind(client);
   /** All attempts of the client until it is ready share one promise, and its listeners. */
   let opening: Promise<void> | undefined;
-  let giveUp = (): void => undefined;
-  // A client that waits to connect again has no connection, and so it does not report that it was closed.
-  const disconnect = client.disconnect.bind(client);
-  client.disconnect = (reconnect = false) => {
-    disconnect(reconnect);
-    if (!reconnect) giveUp();
-  };
   client.connect = () => {
     const attempt = connect();
     if (opening !== undefined) {
@@ -53,40 +49,23 @@ function settleConnect(client: Cluster): void {
         act();
       };
       const onReady = settle(resolve);
-      const onEnd = settle(() => reject(new Error('The connection to the cluster was closed.')));
-      giveUp = onEnd;
+      const fail = (error: unknown): void => settle(() => reject(error))();
+      const onEnd = (): void => {
+        // The report arrives later: the client may already connect again.
+        if (client.status === 'end') fail(new Error('The connection to the cluster was closed.'));
+      };
       client.on('ready', onReady);
       client.on('end', onEnd);
-      attempt.then(onReady, (error: unknown) => settle(() => reject(error))());
+      attempt.then(onReady, fail);
     });
     return opening;
   };
 }
 
-type NodeOptions = Pick<RedisOptions, 'maxRetriesPerRequest' | 'commandTimeout'>;
-
 type Duplicate = (nodes?: [], options?: ClusterOptions) => Cluster;
 
-/**
- * One client for all queues, and a client for each worker. BullMQ opens a second client for each worker, and waits for
- * jobs on it.
- */
 export function connectCluster(address: RedisClusterAddress): Connector<Cluster> {
-  /** The clients of the queues and of each worker. */
-  const groups = new Set<Set<Cluster>>();
-  const newGroup = (): Set<Cluster> => {
-    const group = new Set<Cluster>();
-    groups.add(group);
-    return group;
-  };
-  const closeGroup = (group: Set<Cluster>): void => {
-    groups.delete(group);
-    for (const client of group) client.disconnect();
-  };
-  const track = (client: Cluster, group: Set<Cluster>): Cluster => {
-    client.on('error', () => undefined);
-    group.add(client);
-    settleConnect(client);
+  const track = (client: Cluster, group: ClientGroup<Cluster>): Cluster => {
     const duplicate = client.duplicate.bind(client) as Duplicate;
     const duplicateForWaits: Duplicate = (_nodes, { redisOptions = {}, ...options } = {}) =>
       track(
@@ -94,49 +73,36 @@ export function connectCluster(address: RedisClusterAddress): Connector<Cluster>
         group,
       );
     client.duplicate = duplicateForWaits as typeof client.duplicate;
+    group.add(client);
+    settleConnect(client);
     return client;
   };
-  const open = (group: Set<Cluster>, options: ClusterOptions, nodeOptions: NodeOptions): Cluster =>
-    track(
-      new Cluster([...address.nodes], {
-        ...options,
-        clusterRetryStrategy: (times) => Math.min(times * RETRY_MIN_MS, RETRY_MAX_MS),
-        // A certificate names the host, not its address.
-        ...(address.isTls ? { dnsLookup: (host, found) => found(null, host) } : {}),
-        redisOptions: {
-          ...nodeOptions,
-          username: address.username,
-          password: address.password,
-          ...(address.isTls ? { tls: {} } : {}),
-          replyMapping: 'legacy' as const,
-          socketTimeout: SILENCE_MS,
-          disconnectTimeout: DISCONNECT_MS,
-        },
-      }) as Cluster,
-      group,
-    );
-  let shared: Cluster | undefined;
-  return {
-    queue: () =>
-      (shared ??= open(
-        newGroup(),
-        { enableOfflineQueue: false, maxRedirections: QUEUE_TRIES },
-        { maxRetriesPerRequest: 1, commandTimeout: SILENCE_MS },
-      )),
-    // B2: commands wait while a node is away, or while no node serves their slot.
-    worker: () => {
-      const group = newGroup();
-      return {
-        connection: open(
-          group,
-          { maxRedirections: Number.POSITIVE_INFINITY },
-          { maxRetriesPerRequest: null },
-        ),
-        end: () => closeGroup(group),
-      };
-    },
-    close: async () => {
-      for (const group of groups) closeGroup(group);
-    },
-  };
+  /** B2: the commands of a worker wait while a node is away, or while no node serves their slot. */
+  const optionsOf = (use: ClientUse): ClusterOptions =>
+    use === 'worker'
+      ? { maxRedirections: Number.POSITIVE_INFINITY, redisOptions: { maxRetriesPerRequest: null } }
+      : {
+          enableOfflineQueue: false,
+          maxRedirections: QUEUE_TRIES,
+          redisOptions: { maxRetriesPerRequest: 1, commandTimeout: SILENCE_MS },
+        };
+  return connectClients((use, group) => {
+    const { redisOptions, ...options } = optionsOf(use);
+    const client = new Cluster([...address.nodes], {
+      ...options,
+      clusterRetryStrategy: (times) => Math.min(times * RETRY_MIN_MS, RETRY_MAX_MS),
+      // A certificate names the host, not its address.
+      ...(address.isTls ? { dnsLookup: (host, found) => found(null, host) } : {}),
+      redisOptions: {
+        ...redisOptions,
+        username: address.username,
+        password: address.password,
+        ...(address.isTls ? { tls: {} } : {}),
+        replyMapping: 'legacy' as const,
+        socketTimeout: SILENCE_MS,
+        disconnectTimeout: DISCONNECT_MS,
+      },
+    });
+    return track(client as Cluster, group);
+  });
 }

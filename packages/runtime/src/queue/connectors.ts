@@ -4,8 +4,9 @@
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { isTransient, limitsOf, SILENCE_MARGIN_MS, startupOptions, toDatabaseError } from '@boxcar/store';
-import { Redis, type RedisOptions } from 'ioredis';
+import { type Cluster, Redis, type RedisOptions } from 'ioredis';
 import pg from 'pg';
+import { ClientGroup } from './client-group.js';
 import { within } from './job-queue.js';
 
 /** BullMQ keeps its tables in a schema of its own. */
@@ -138,20 +139,53 @@ export function connectPostgres(url: string): Connector<pg.Pool> {
   };
 }
 
-export function connectRedis(url: string): Connector<Redis> {
-  const clients = new Set<Redis>();
-  const track = (client: Redis): Redis => {
-    client.on('error', () => undefined);
-    clients.add(client);
-    // BullMQ itself opens a second connection for each worker, and waits for jobs on it.
-    const duplicate = client.duplicate.bind(client);
-    client.duplicate = (options) => track(duplicate({ ...options, socketTimeout: BLOCKING_SILENCE_MS }));
-    return client;
+export type ClientUse = 'queues' | 'worker';
+
+/**
+ * One client for all queues, and a client for each worker. BullMQ opens a second client for each worker, and waits for
+ * jobs on it.
+ */
+export function connectClients<C extends Redis | Cluster>(
+  open: (use: ClientUse, group: ClientGroup<C>) => C,
+): Connector<C> {
+  const groups = new Set<ClientGroup<C>>();
+  const openGroup = (use: ClientUse): WorkerConnection<C> => {
+    const group = new ClientGroup<C>();
+    groups.add(group);
+    return {
+      connection: open(use, group),
+      end: () => {
+        groups.delete(group);
+        group.close();
+      },
+    };
   };
-  const open = (options: RedisOptions): Redis =>
+  let shared: C | undefined;
+  return {
+    queue: () => (shared ??= openGroup('queues').connection),
+    worker: () => openGroup('worker'),
+    close: async () => {
+      for (const group of groups) group.close();
+    },
+  };
+}
+
+export function connectRedis(url: string): Connector<Redis> {
+  const track = (client: Redis, group: ClientGroup<Redis>): Redis => {
+    const duplicate = client.duplicate.bind(client);
+    client.duplicate = (options) =>
+      track(duplicate({ ...options, socketTimeout: BLOCKING_SILENCE_MS }), group);
+    return group.add(client);
+  };
+  // B2 and B3.
+  const optionsOf = (use: ClientUse): RedisOptions =>
+    use === 'worker'
+      ? { maxRetriesPerRequest: null }
+      : { enableOfflineQueue: false, maxRetriesPerRequest: 1, commandTimeout: SILENCE_MS };
+  return connectClients((use, group) =>
     track(
       new Redis(url, {
-        ...options,
+        ...optionsOf(use),
         replyMapping: 'legacy',
         // Runs only while a command waits for its answer: an idle connection costs nothing. The new connection sends such
         // a command again, so the command may take effect twice. BullMQ refuses to end a job a second time and to add an
@@ -161,14 +195,7 @@ export function connectRedis(url: string): Connector<Redis> {
         disconnectTimeout: DISCONNECT_MS,
         retryStrategy: (times: number) => Math.min(times * RETRY_MIN_MS, RETRY_MAX_MS),
       }),
-    );
-  let shared: Redis | undefined;
-  return {
-    queue: () =>
-      (shared ??= open({ enableOfflineQueue: false, maxRetriesPerRequest: 1, commandTimeout: SILENCE_MS })),
-    worker: () => ({ connection: open({ maxRetriesPerRequest: null }), end: () => undefined }),
-    close: async () => {
-      for (const client of clients) client.disconnect();
-    },
-  };
+      group,
+    ),
+  );
 }

@@ -1,8 +1,10 @@
-import { queueBackends, tcpProxy, testDatabase, testRedis, waitFor } from '@boxcar/testkit';
+import { queueBackends, spawnNode, tcpProxy, testDatabase, testRedis, waitFor } from '@boxcar/testkit';
 import { PostgresQueueBackend, RedisQueueBackend, Worker } from 'bullmq';
+import { Redis } from 'ioredis';
 import pg from 'pg';
 import { describe, expect, onTestFinished, test, vi } from 'vitest';
-import { testBackend } from '../testing/queue-backend.js';
+import { queuePlaces, testBackend } from '../testing/queue-backend.js';
+import type { WorkerProcessOptions } from '../testing/worker-process.js';
 import { migrateQueues, openQueues } from './queues.js';
 
 test('a migration of the queues that loses its connection reports an error, and does not end the process', async () => {
@@ -264,3 +266,83 @@ describe.runIf(queueBackends().includes('redis'))('a silent Redis connection is 
     }
   });
 });
+
+test.runIf(queueBackends().includes('redis'))(
+  'a worker that has closed leaves no Redis connection',
+  async () => {
+    await using redis = await testRedis();
+    const admin = new Redis(redis.url);
+    const queues = openQueues({ kind: 'redis', url: redis.url });
+    onTestFinished(async () => {
+      await queues.close();
+      admin.disconnect();
+    });
+    const list = async () => String(await admin.client('LIST'));
+    const count = async () => (await list()).trim().split('\n').length;
+    await queues.queue('q').getJobState('none');
+    const before = await count();
+    const worker = queues.worker<unknown, void>('q', async () => undefined, {
+      concurrency: 1,
+      keepCompleted: false,
+      onError: () => undefined,
+    });
+    await waitFor(async () => (await list()).includes('cmd=bzpopmin'), { message: 'the worker waits' });
+    expect(await count()).toBe(before + 2);
+    await worker.close();
+    await waitFor(async () => (await count()) === before, { message: 'its connections have ended' });
+  },
+);
+
+/** How often the clients of a cluster have asked whether it is whole. A client asks when it connects. */
+async function countChecks(nodes: readonly { readonly url: string }[]): Promise<number> {
+  const counts = nodes.map(async ({ url }) => {
+    const admin = new Redis(url);
+    const stats = await admin.info('commandstats');
+    admin.disconnect();
+    return Number(/cmdstat_cluster(?:\|info)?:calls=(\d+)/.exec(stats)?.[1] ?? 0);
+  });
+  return (await Promise.all(counts)).reduce((sum, count) => sum + count, 0);
+}
+
+test.each(queuePlaces().filter((place) => place !== 'postgres'))(
+  'a process that is closed while its %s is away ends',
+  async (place) => {
+    await using backend = await testBackend(place);
+    const options: WorkerProcessOptions = {
+      ...backend.urls,
+      effectsUrl: backend.database.url,
+      worker: { targets: [''] },
+      graceMs: 0,
+    };
+    await using child = spawnNode(new URL('../testing/worker-process.ts', import.meta.url), [
+      JSON.stringify(options),
+    ]);
+    const { cluster } = backend;
+    const server = backend.redis ?? (await cluster?.ownerOf('{boxcar-turns}:key'));
+    if (server === undefined) throw new Error('the queues are not on Redis');
+    const admin = new Redis(server.url);
+    await waitFor(async () => String(await admin.client('LIST')).includes('cmd=bzpopmin'), {
+      message: 'the worker waits for rings',
+      deadlineMs: 60_000,
+    });
+    admin.disconnect();
+    await server.stop();
+    await cluster?.untilWhole(false);
+    const others = cluster?.nodes.filter((node) => node !== server) ?? [];
+    const before = await countChecks(others);
+    await waitFor(
+      async () =>
+        cluster === undefined
+          ? child.stderr.includes('doorbell.error')
+          : (await countChecks(others)) >= before + 3,
+      { message: 'the worker tries to connect again', deadlineMs: 60_000 },
+    );
+    let hasEnded = false;
+    void child.exited.then(() => {
+      hasEnded = true;
+    });
+    process.kill(child.pid, 'SIGTERM');
+    await waitFor(() => hasEnded, { message: 'the process has ended', deadlineMs: 30_000 });
+    expect(child.stdout).toContain('closed');
+  },
+);
