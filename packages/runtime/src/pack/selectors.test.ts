@@ -239,7 +239,10 @@ describe('the choice of a selector', () => {
     const apply = (selector: string) =>
       stage.h.runtime.applyProfile({ name: 'finds', instructions: '', model: MODEL, view: { selector } });
     expect((await apply('newset')).findings).toEqual([
-      { selector: 'newset', message: expect.stringMatching(/registered in this process; did you mean 'newest'\?$/) },
+      {
+        selector: 'newset',
+        message: expect.stringMatching(/registered in this process; did you mean 'newest'\?$/),
+      },
     ]);
     expect((await previewOf('finds')).prompt).toMatchObject({
       messages: [],
