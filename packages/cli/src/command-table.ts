@@ -18,67 +18,67 @@ export interface ListedCommand {
 export const COMMANDS: readonly ListedCommand[] = [
   {
     name: 'dev',
-    description: 'All of it for development: database, worker, profiles and plugins that reload, a live log.',
+    description: 'For development: a database, a worker, reloaded profiles and plugins, a live log.',
     load: async () => (await import('./commands/dev/dev.js')).addDev,
   },
   {
     name: 'worker',
-    description: 'Run turns, and accept primitives from the queue boxcar-primitives, until told to stop.',
+    description: 'Runs turns, and accepts primitives from the queue boxcar-primitives, until told to stop.',
     load: async () => (await import('./commands/worker/worker.js')).addWorker,
   },
   {
     name: 'serve',
-    description: 'Answer HTTP requests under API keys, until told to stop.',
+    description: 'Answers HTTP requests under API keys, until told to stop.',
     load: async () => (await import('./commands/serve/serve.js')).addServe,
   },
   {
     name: 'mcp',
-    description: 'Serve the Model Context Protocol to the client that starts it, over stdin and stdout.',
+    description: 'Serves the Model Context Protocol to the client that starts it, over stdin and stdout.',
     load: async () => (await import('./commands/serve/mcp.js')).addMcp,
   },
   {
     name: 'submit',
-    description: 'Submit a primitive. When the receipt is printed it is accepted and cannot get lost.',
+    description: 'Submits a primitive. Once the receipt is printed, the submission cannot get lost.',
     load: async () => (await import('./commands/turn/submit.js')).addSubmit,
   },
   {
     name: 'cancel',
-    description: 'End a turn or a run with everything below it; running model calls are aborted.',
+    description: 'Cancels a turn or a run with all turns below it, and aborts their model calls.',
     load: async () => (await import('./commands/turn/cancel.js')).addCancel,
   },
   {
     name: 'pack',
-    description: 'Pack a context box; with --dry-run say what a child would see, and write nothing.',
+    description: 'Packs a context box; with --dry-run, shows the context of a child and writes nothing.',
     load: async () => (await import('./commands/box/pack.js')).addPack,
   },
   {
     name: 'tree',
-    description: 'The turns of a run, turn or batch: who works on what, what it waits for.',
+    description: 'Shows the turns of a run, turn or batch as a tree, with agents and waits.',
     load: async () => (await import('./commands/turn/tree.js')).addTree,
   },
   {
     name: 'budget',
-    description: 'What a run may use, and what is left of it.',
+    description: 'Shows and raises the budgets of a run.',
     load: async () => (await import('./commands/turn/budget.js')).addBudget,
   },
   {
     name: 'show',
-    description: 'What became of a turn: steps, calls, context, deliverable.',
+    description: 'Shows the steps, calls, context and deliverable of a turn.',
     load: async () => (await import('./commands/turn/show.js')).addShow,
   },
   {
     name: 'explain',
-    description: 'The exact prompt of a step: each message with its reason, the tools, what was left out.',
+    description: 'Shows the exact prompt of a step: each message with its reason, tools, omissions.',
     load: async () => (await import('./commands/turn/explain.js')).addExplain,
   },
   {
     name: 'why',
-    description: 'Where a text of a prompt came from: card, box, packing rule, right, author, tokens.',
+    description: 'Shows the origin of a text in a prompt: card, box, packing rule, right, author, tokens.',
     load: async () => (await import('./commands/turn/why.js')).addWhy,
   },
   {
     name: 'why-stuck',
-    description: 'What a turn waits for, link by link, down to what will move it, or to nothing.',
+    description: 'Shows the chain of waits of a turn, and the event that will end it, if there is one.',
     load: async () => (await import('./commands/turn/why-stuck.js')).addWhyStuck,
   },
   {
@@ -133,7 +133,7 @@ export const COMMANDS: readonly ListedCommand[] = [
   },
   {
     name: 'webhooks',
-    description: 'Ends of handoffs that are sent to receivers of callbacks.',
+    description: 'Callbacks of handoffs: ends and questions, sent to their receivers.',
     load: async () => (await import('./commands/admin/webhooks.js')).addWebhooks,
   },
   {
@@ -143,22 +143,22 @@ export const COMMANDS: readonly ListedCommand[] = [
   },
   {
     name: 'box',
-    description: 'Boxes of cards: make, look at and share them.',
+    description: 'Boxes of cards: make, show and share them.',
     load: async () => (await import('./commands/box/box.js')).addBox,
   },
   {
     name: 'tape',
-    description: 'Tapes: anchors, entries, commands, and going on from them.',
+    description: 'Tapes: entries, anchors, forks, commands, import and export.',
     load: async () => (await import('./commands/tape/tape.js')).addTape,
   },
   {
     name: 'prices',
-    description: 'What calls of models cost.',
+    description: 'Prices of model calls.',
     load: async () => (await import('./commands/admin/prices.js')).addPrices,
   },
   {
     name: 'policy',
-    description: 'What a policy says of tool calls and handoffs.',
+    description: 'Policies: check one, and decide a call by it.',
     load: async () => (await import('./commands/admin/policy.js')).addPolicy,
   },
   {
@@ -168,34 +168,34 @@ export const COMMANDS: readonly ListedCommand[] = [
   },
   {
     name: 'erase',
-    description: 'Erase the content of cards and of late answers. Ids, hashes and manifests stay.',
+    description: 'Erases the content of cards and of late answers. Ids, hashes and manifests stay.',
     load: async () => (await import('./commands/admin/erase.js')).addErase,
   },
   {
     name: 'purge',
-    description: 'Remove what finished runs have left behind: turns, agents, boxes and cards.',
+    description: 'Removes the turns, agents, boxes and cards of finished runs.',
     load: async () => (await import('./commands/admin/purge.js')).addPurge,
   },
   {
     name: 'migrate',
-    description: "Bring the database to this program's schema, the queue tables included.",
+    description: "Brings the database to this program's schema, queue tables included.",
     load: async () => (await import('./commands/admin/migrate.js')).addMigrate,
   },
   {
     name: 'health',
     description:
-      'Exit 0 when a worker of this host is alive, by its rows. For the health checks of containers.',
+      'Exits with 0 if a worker of this host is alive, by its rows. For health checks of containers.',
     load: async () => (await import('./commands/admin/health.js')).addHealth,
   },
   {
     name: 'doctor',
-    description: 'Looks for what is wrong with database, queue, workers and rows, and says what to do.',
+    description: 'Looks for faults of database, queue, workers and rows, and says what to do.',
     load: async () => (await import('./commands/admin/doctor.js')).addDoctor,
   },
   {
     name: 'completion',
     knowsAll: true,
-    description: 'Print a script that completes commands and options in a shell.',
+    description: 'Prints a script that completes commands and options in a shell.',
     load: async () => (await import('./commands/admin/completion.js')).addCompletion,
   },
 ];

@@ -71,7 +71,7 @@ it.each(queueBackends())(
     opened.serveQueueDoor();
     const queue = backend.queue(PRIMITIVES_QUEUE);
     const job = await queue.add('hold', { project_id: 'default', arguments: {} });
-    await waitFor(() => isRunning, { message: 'the job is in hand' });
+    await waitFor(() => isRunning, { message: 'the job has been taken' });
     const closing = [opened.close(), opened.close()];
     const closed = { code: 'internal_error', message: expect.stringContaining('The runtime is closed.') };
     for (const serve of [opened.serveQueueDoor, opened.serveToolResultsDoor])

@@ -58,13 +58,13 @@ const idempotencyKey = name(MAX_HANDOFF_KEY).optional();
 const policy = z.enum(RETENTION_POLICIES as readonly [RetentionPolicy, ...RetentionPolicy[]]);
 
 export const registerSessionSchema = z.strictObject({
-  session_key: key.describe('Your name of the session, unique in the project.'),
+  session_key: key.describe('Your name for the session, unique in the project.'),
   /** From outside, any name; for an agent, its own name, which is the default. */
-  agent_from: name(MAX_AGENT).optional().describe('Whose session it is.'),
+  agent_from: name(MAX_AGENT).optional().describe('The agent that the session belongs to.'),
   metadata: objectSchema.optional(),
   /** Can also be given in the metadata. Default: standard. */
   retention_policy: policy.optional(),
-  continues: key.optional().describe('The completed session that this one goes on from.'),
+  continues: key.optional().describe('The key of the completed session that this one continues.'),
   idempotency_key: idempotencyKey,
 });
 
@@ -93,7 +93,7 @@ export const updateContextSchema = z
 
 export const getContextSchema = z.strictObject({
   session_key: key,
-  cursor: z.int32().min(0).optional().describe('The next_cursor of the page before.'),
+  cursor: z.int32().min(0).optional().describe('The next_cursor of the previous page.'),
   limit: z.int().min(1).max(MAX_SESSION_PAGE).optional(),
 });
 
@@ -128,7 +128,7 @@ const requestDataSchema = (
       .string()
       .refine((value) => value.trim() !== '', 'must not be blank')
       .optional()
-      .describe('What the target is asked to do.'),
+      .describe('The task for the target.'),
     priority: z.enum(PRIORITY_WORDS).optional(),
   }) as unknown as z.ZodType<JsonObject>
 ).pipe(objectSchema);
@@ -137,14 +137,14 @@ export const requestHandoffSchema = z
   .strictObject({
     session_key: key,
     target_agent: name(MAX_AGENT).describe(
-      'An agent or a profile of this project, or any name: then the package waits.',
+      'An agent or profile of this project. Under any other name the package waits until a client with that name accepts it.',
     ),
     target_agents: z
       .array(name(MAX_AGENT))
       .min(1)
       .max(MAX_REQUEST_TARGETS)
       .optional()
-      .describe('Further targets of a collaboration.'),
+      .describe('More targets of a collaboration.'),
     request_type: z.enum(HANDOFF_REQUEST_TYPES).optional().describe('Default: context_transfer.'),
     request_data: requestDataSchema.optional(),
     idempotency_key: idempotencyKey,

@@ -18,7 +18,7 @@ import { sessionAddressSchema, sessionRefSchema } from '../tape/index.js';
 
 const text = z.string().refine((value) => value.trim() !== '', 'must not be blank');
 const name = z.string().normalize('NFC').trim().min(1).max(200);
-const boxIds = z.union([z.string().min(1), z.array(z.string().min(1))]).describe('One or a list.');
+const boxIds = z.union([z.string().min(1), z.array(z.string().min(1))]).describe('The id of a box, or a list of ids.');
 const deadlineSeconds = z
   .number()
   .positive()
@@ -28,15 +28,15 @@ const prioritySchema = z.int().min(-100).max(100);
 
 const optional = {
   context_box_id: boxIds.optional(),
-  result_fields: fieldsSchema.optional().describe('What the result must have.'),
+  result_fields: fieldsSchema.optional().describe('The fields that the result must have.'),
   wait: z.boolean().optional(),
-  deadline_seconds: deadlineSeconds.optional().describe('How long to wait at most; default 3600.'),
-  budget: budgetSchema.optional().describe('Limits of this turn and below.'),
-  priority: prioritySchema.optional().describe('-100 to 100; higher starts sooner.'),
-  budget_tokens: budgetTokensSchema.optional().describe('Limit of the context.'),
+  deadline_seconds: deadlineSeconds.optional().describe('The longest wait, in seconds; default 3600.'),
+  budget: budgetSchema.optional().describe('Limits of this turn and of all turns below it.'),
+  priority: prioritySchema.optional().describe('-100 to 100; a higher number starts sooner.'),
+  budget_tokens: budgetTokensSchema.optional().describe('Limit of the context, in tokens.'),
   budget_strategy: budgetStrategySchema
     .optional()
-    .describe('error (default), newest, deliverables_only or summary.'),
+    .describe('For a context over the limit: error (default), newest, deliverables_only or summary.'),
 };
 
 /** Where the view of a turn begins. Rule: docs/reference/views.md, "Where a view begins". */
@@ -69,15 +69,15 @@ export const startOfView = (view: TurnView | undefined): TurnViewStart | undefin
 export const selectorOfView = (view: TurnView | undefined): string | null =>
   isSelector(view) ? view.selector : null;
 
-const view = turnViewSchema.optional().describe('Where its view begins (last_anchor).');
+const view = turnViewSchema.optional().describe('Where the view of the turn begins; default last_anchor.');
 
 const target = {
   target_strategy: z
     .enum(['new', 'reuse', 'clone'])
-    .describe('new: a fresh agent of a profile; reuse: an agent; clone: a fresh one that sees what it sees.'),
-  target_ref: z.union([name, sessionRefSchema]).describe("new: a profile; else an agent's id or name."),
+    .describe('new: a new agent of a profile; reuse: an existing agent; clone: a new agent that sees what an existing agent sees.'),
+  target_ref: z.union([name, sessionRefSchema]).describe("new: the name of a profile; reuse, clone: an agent's id or name."),
   instruction: text,
-  history: z.enum(['view', 'full']).optional().describe('clone: its view (default) or all.'),
+  history: z.enum(['view', 'full']).optional().describe('clone only: the present view (default) or the full tape.'),
   view,
 };
 
@@ -120,17 +120,17 @@ export const forkJoinSchema = z
       )
       .min(1)
       .max(MAX_MEMBERS),
-    wait: z.boolean().optional().describe('false: a receipt; collect later.'),
-    warm_cache: z.boolean().optional().describe('Start one first; others use its prompt cache.'),
-    fail_fast: z.boolean().optional().describe('End the rest when one fails.'),
-    min_success: z.int().positive().optional().describe('Enough successes end the rest.'),
-    deadline_seconds: deadlineSeconds.optional().describe('Ends the rest; default 3600 when waiting.'),
+    wait: z.boolean().optional().describe('false: returns a receipt at once; get the results later with collect.'),
+    warm_cache: z.boolean().optional().describe('true: starts one task first, so that the others can use its prompt cache.'),
+    fail_fast: z.boolean().optional().describe('true: if one task fails, the others are canceled.'),
+    min_success: z.int().positive().optional().describe('After this number of successes the others are canceled.'),
+    deadline_seconds: deadlineSeconds.optional().describe('After this number of seconds the rest is canceled; default 3600 with wait.'),
     budget: budgetSchema
       .optional()
       .describe(
-        'From outside only: what the run, that is all tasks together, may use. Each task can have its own.',
+        'Only for callers outside of a turn: limits of the run, that is of all tasks together. Each task can also have its own limits.',
       ),
-    priority: prioritySchema.optional().describe('Of tasks without one.'),
+    priority: prioritySchema.optional().describe('For tasks without a priority of their own.'),
   })
   .superRefine((input, context) => {
     const { tasks, min_success } = input;
@@ -151,11 +151,11 @@ export const collectSchema = z
       .min(1)
       .max(MAX_MEMBERS)
       .optional()
-      .describe('Turns that were started before, from their receipts; they may have ended.'),
-    batch_id: z.string().min(1).optional().describe('Or all turns of an earlier fork_join.'),
+      .describe('Ids of turns, from their receipts. The turns may have ended.'),
+    batch_id: z.string().min(1).optional().describe('Instead of turn_ids: the batch_id of an earlier fork_join, for all its turns.'),
     deadline_seconds: deadlineSeconds
       .optional()
-      .describe('How long to wait at most, in seconds; default 3600. Turns that have not ended go on.'),
+      .describe('The longest wait, in seconds; default 3600. Turns that have not ended by then continue.'),
   })
   .refine((input) => (input.turn_ids === undefined) !== (input.batch_id === undefined), {
     path: ['turn_ids'],
@@ -173,7 +173,7 @@ export const askExpertSchema = z
   .strictObject({
     expert_profile: name,
     question: text,
-    include_history: z.boolean().optional().describe('Also show the expert what the caller sees now.'),
+    include_history: z.boolean().optional().describe('true: the expert also sees what the caller sees now.'),
     ...optional,
   })
   .refine(hasBudgetForStrategy, NEEDS_BUDGET);
@@ -189,19 +189,19 @@ export const contextHandoffSchema = z
     target_ref: z
       .union([name, sessionRefSchema])
       .describe(
-        'An agent id or name, else the name of a profile, of which a fresh agent is made; agent: or profile: in front says which.',
+        'The id or name of an agent, or the name of a profile, of which a new agent is made. Prefix agent: or profile: if both have the name.',
       ),
-    reason: text.describe('Why it is handed over.'),
-    summary: text.describe('What has been done or found so far.'),
+    reason: text.describe('The reason for the handoff.'),
+    summary: text.describe('The work that is done, and the findings so far.'),
     tape_ref: text
       .optional()
       .describe(
-        'The place to go on from: tape://{workspace}/{tape}/entry/{id} or tape://{workspace}/{tape}/anchor/{name}. Default: your own tape up to now.',
+        'The position to continue from: tape://{workspace}/{tape}/entry/{id} or tape://{workspace}/{tape}/anchor/{name}. Default: the end of your own tape.',
       ),
     intention: z
       .strictObject({
-        next_steps: text.describe('What is to be done next: the instruction of the target.'),
-        context_summary: text.optional().describe('What to know for it.'),
+        next_steps: text.describe('The next steps: the instruction for the target.'),
+        context_summary: text.optional().describe('The background that the target needs.'),
       })
       .optional(),
     view,
@@ -209,7 +209,7 @@ export const contextHandoffSchema = z
       .enum(OWNERSHIPS)
       .optional()
       .describe(
-        'share (default): the target may read the tape up to that place. transfer: it may read on and append, and you no longer append.',
+        'share (default): the target may read the tape up to that position. transfer: the target may also read later entries and append, and you can no longer append.',
       ),
     ...perHandoff,
   })
@@ -229,30 +229,30 @@ const provisionAction = z.enum(['ensure', 'create', 'derive']);
 export const provisionAgentSchema = z
   .strictObject({
     action: provisionAction.describe(
-      'ensure: the named agent, made when it is missing; create: a fresh agent of a profile; derive: a fresh agent after an existing one.',
+      'ensure: the named agent, which is made if it does not exist; create: a new agent of a profile; derive: a new agent from an existing one.',
     ),
     agent_id: z
       .union([agentRef, sessionAddressSchema])
       .optional()
-      .describe('ensure: id or name of the agent. create, derive: a name for it, unique in the project.'),
+      .describe('ensure: id or name of the agent. create, derive: a name for the new agent, unique in the project.'),
     profile_name: name
       .optional()
-      .describe('The profile of the agent. derive: the profile of derived_from when not given.'),
+      .describe('The profile of the agent. derive: default is the profile of derived_from.'),
     profile_version: z
       .union([z.literal('current'), z.int().positive().max(2_147_483_647)])
       .optional()
       .describe(
-        "The version of the profile: 'current' or a number. With ensure it also moves an existing agent to that version; without it the agent keeps its own.",
+        "The version of the profile: 'current' or a number. With ensure, an existing agent moves to that version; without this argument it keeps its own.",
       ),
     derived_from: z
       .union([name, sessionAddressSchema])
       .optional()
-      .describe('derive only: id or name of the agent to start from.'),
+      .describe('derive only: id or name of the existing agent.'),
     shared: z
       .boolean()
       .optional()
       .describe(
-        'true: every agent whose delegation policy reaches its profile may give it turns. Otherwise only who made it and who may append to its tape. With ensure it also changes an existing agent.',
+        'true: every agent whose delegation policy allows its profile may give it turns. Otherwise only its maker and the agents that may append to its tape. With ensure, an existing agent is changed, too.',
       ),
   })
   .superRefine((input, context) => {
@@ -275,9 +275,9 @@ export const provisionAgentSchema = z
 export type ProvisionAgent = z.infer<typeof provisionAgentSchema>;
 
 export const raiseBudgetSchema = z.strictObject({
-  target: z.string().min(1).describe('Id of a run, or of a turn: the account that governs it is raised.'),
+  target: z.string().min(1).describe('The id of a run or turn. The budget that limits it is raised.'),
   budget: budgetSchema.describe(
-    'The new limits, in all and not in addition; each must be above the old one.',
+    'The new limits: totals, not additions. Each must be above the old one.',
   ),
 });
 export type RaiseBudget = z.infer<typeof raiseBudgetSchema>;
@@ -300,7 +300,7 @@ export type CreateBox = z.infer<typeof createBoxSchema>;
 
 export const grantBoxSchema = z.strictObject({
   box_id: z.union([z.string().min(1), sessionAddressSchema]),
-  grantee: z.union([name, sessionAddressSchema]).describe('An agent id or name.'),
+  grantee: z.union([name, sessionAddressSchema]).describe('The id or name of an agent.'),
   mode: z.enum(['read', 'append']).optional(),
   until: z.iso.datetime({ offset: true }).optional(),
 });
@@ -308,14 +308,14 @@ export type GrantBox = z.infer<typeof grantBoxSchema>;
 
 export const cancelSchema = z
   .strictObject({
-    turn_id: z.string().trim().min(1).optional().describe('The turn to end, with every turn below it.'),
-    run_id: z.string().trim().min(1).optional().describe('The run to end: all of its turns.'),
+    turn_id: z.string().trim().min(1).optional().describe('The turn to cancel, with all turns below it.'),
+    run_id: z.string().trim().min(1).optional().describe('The run to cancel, with all its turns.'),
     reason: z
       .string()
       .max(2_000)
       .refine((value) => value.trim() !== '', 'must not be blank')
       .optional()
-      .describe('Why; shown to whoever waits for the turn.'),
+      .describe('The reason. The turn that waits for this one sees it.'),
   })
   .refine((input) => (input.turn_id === undefined) !== (input.run_id === undefined), {
     path: ['turn_id'],

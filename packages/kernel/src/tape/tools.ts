@@ -9,7 +9,7 @@ import { ENTRY_KINDS } from './tape.js';
 const tape = z
   .union([z.string().trim().min(1), sessionAddressSchema])
   .optional()
-  .describe('Another tape, by its name or the id of its box, where it was granted. Default: your own.');
+  .describe('Another tape that you have a grant for, by its name or the id of its box. Default: your own.');
 
 const DEFAULT_HANDOFF = 'handoff';
 
@@ -39,13 +39,13 @@ export const TAPE_HANDOFF = {
 } as const;
 
 export const tapeAnchorsSchema = z.strictObject({
-  limit: z.int().min(0).max(500).optional().describe('The last so many anchors; default 20.'),
+  limit: z.int().min(0).max(500).optional().describe('The number of anchors, counted from the last one; default 20.'),
   before: z
     .int()
     .min(1)
     .max(2 ** 31 - 2)
     .optional()
-    .describe('Only anchors before this position: with that of the first one listed, the list goes on.'),
+    .describe('Only anchors before this position. To continue a list, give the position of its first anchor.'),
   tape,
 });
 export type TapeAnchors = z.infer<typeof tapeAnchorsSchema>;
@@ -54,14 +54,14 @@ export const tapeSearchSchema = z.strictObject({
   query: z
     .string()
     .refine((text) => text.trim() !== '', 'must not be blank')
-    .describe('Words to look for; a typo is forgiven.'),
-  limit: z.int().min(0).max(500).optional().describe('Matches at most; default 20.'),
-  start: z.string().optional().describe('Date or time, ISO 8601: not before this.'),
-  end: z.string().optional().describe('Date or time, ISO 8601: not after this.'),
+    .describe('The words to search for. Small typing errors in longer words are allowed.'),
+  limit: z.int().min(0).max(500).optional().describe('The largest number of matches; default 20.'),
+  start: z.string().optional().describe('Only entries from this date or time on, ISO 8601.'),
+  end: z.string().optional().describe('Only entries up to this date or time, ISO 8601.'),
   kinds: z
     .array(z.enum(ENTRY_KINDS))
     .optional()
-    .describe('Kinds of entries; default message and tool_result.'),
+    .describe('The kinds of entries; default message and tool_result.'),
   tape,
 });
 export type TapeSearchInput = z.infer<typeof tapeSearchSchema>;

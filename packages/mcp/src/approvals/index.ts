@@ -18,9 +18,9 @@ import {
 const listSchema = z.strictObject({
   status: z.enum(TICKET_STATUSES).optional(),
   run_id: z.string().min(1).optional(),
-  agent: z.string().min(1).optional().describe('The name of the agent that asks.'),
+  agent: z.string().min(1).optional().describe('The name of the agent whose call needs the approval.'),
   limit: z.int().min(1).max(200).optional().describe('Default 50.'),
-  cursor: z.string().min(1).optional().describe('The next_cursor of the page before.'),
+  cursor: z.string().min(1).optional().describe('The next_cursor of the previous page.'),
 });
 
 const decisionSchema = z.strictObject({
@@ -80,7 +80,7 @@ const tools = (scope: McpClientScope): readonly ToolDefinition[] => [
   {
     name: 'list_approvals',
     title: 'List approvals',
-    description: 'Lists what waits for an approval or had it, the newest first. Arguments are masked.',
+    description: 'Lists calls that wait for an approval and calls that were decided, the newest first. Arguments are masked.',
     input: inputOf(listSchema),
     output: outputOf(z.object({ ...done, approvals: z.array(open), next_cursor: z.string().nullable() })),
     scope: 'approvals:read',
@@ -91,7 +91,7 @@ const tools = (scope: McpClientScope): readonly ToolDefinition[] => [
     name: 'decide_approval',
     title: 'Decide an approval',
     description:
-      'Approves or denies a ticket. What waits for it goes on, or is refused. A decision is final.',
+      'Approves or denies a ticket. The call that waits for it continues, or is refused. A decision is final.',
     input: inputOf(decisionSchema),
     output: outputOf(z.object({ ...done, approval: open })),
     scope: 'approvals:write',

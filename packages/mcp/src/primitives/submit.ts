@@ -20,7 +20,7 @@ const CLOSED_WORLD: ReadonlySet<string> = new Set([
 
 const KEY = {
   type: 'string',
-  description: 'The same call under the same key is done once.',
+  description: 'Calls with the same arguments and the same key take effect once.',
 } as const;
 
 const output = outputOf(
@@ -28,7 +28,7 @@ const output = outputOf(
     success: z.literal(true),
     status: z
       .enum(['done', 'waiting', 'pending_approval'])
-      .describe('waiting: it goes on; read the turn of the answer with wait_for_turn.'),
+      .describe('waiting: the work continues; get the result with wait_for_turn and the turn_id of this answer.'),
     ticket_id: z.string().optional(),
     answer: z.unknown(),
   }),

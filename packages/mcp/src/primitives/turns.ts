@@ -22,7 +22,7 @@ const waitSchema = turnSchema.extend({
     .min(0.001)
     .max(MAX_WAIT_SECONDS)
     .optional()
-    .describe(`How long to wait; default ${DEFAULT_WAIT_SECONDS}. The turn goes on after that.`),
+    .describe(`The longest wait, in seconds; default ${DEFAULT_WAIT_SECONDS}. The turn continues after that.`),
 });
 
 const turn = z.object({
@@ -31,7 +31,7 @@ const turn = z.object({
   agent_id: z.string(),
   context_box_id: z.string(),
   output_box_id: z.string(),
-  result: z.unknown().describe('Null while the turn is under way.'),
+  result: z.unknown().describe('Null until the turn has ended.'),
   error: z.record(z.string(), z.unknown()).optional(),
 });
 const output = z.object({ success: z.literal(true), turn });
@@ -76,7 +76,7 @@ export const turnTools = (scope: McpClientScope): readonly ToolDefinition[] => [
   {
     name: 'get_turn',
     title: 'Look at a turn',
-    description: 'Says where a turn is, and its result when it has ended.',
+    description: 'Returns the status of a turn, and its result if it has ended.',
     input: inputOf(turnSchema),
     output: outputOf(output),
     scope: 'turns:read',
@@ -87,7 +87,7 @@ export const turnTools = (scope: McpClientScope): readonly ToolDefinition[] => [
     name: 'wait_for_turn',
     title: 'Wait for a turn',
     description:
-      'Waits for the end of a turn and gives its result. When is_over is false, the turn has not ended in time: call it again.',
+      'Waits for the end of a turn and returns its result. If is_over is false, the turn has not ended in time: call this tool again.',
     input: inputOf(waitSchema),
     output: outputOf(output.extend({ is_over: z.boolean() })),
     scope: 'turns:read',

@@ -17,7 +17,7 @@ const ARGUMENTS = z.strictObject({
     .transform(Number)
     .refine((tokens) => tokens >= 1 && tokens <= MAX_BUDGET, `must be from 1 to ${MAX_BUDGET}`)
     .optional()
-    .describe(`How many tokens the prompt may have, by estimate. Default: ${DEFAULT_BUDGET}.`),
+    .describe(`The largest number of tokens in the prompt, by estimate. Default: ${DEFAULT_BUDGET}.`),
 });
 
 type Arguments = z.output<typeof ARGUMENTS>;
@@ -41,7 +41,7 @@ export function registerPrompts(server: McpServer, scope: McpClientScope): void 
     'continue_session',
     {
       title: 'Continue a session',
-      description: 'The summary of a session and its newest entries, within a budget of tokens.',
+      description: 'The summary of a session and its newest entries, within a number of tokens.',
       argsSchema: ARGUMENTS,
     },
     async (given: Arguments) => {

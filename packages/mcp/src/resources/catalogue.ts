@@ -33,7 +33,7 @@ export const STATIC: readonly StaticResource[] = [
     uri: 'handoff://health',
     name: 'health',
     title: 'Health',
-    description: 'Whether the database answers, and how many workers there are.',
+    description: 'The state of the database connection and the number of workers.',
     mimeType: JSON_TYPE,
   },
   {
@@ -54,7 +54,7 @@ export const TEMPLATES: readonly TemplateResource[] = [
     templates: ['handoff://sessions{?cursor}'],
     name: 'sessions_page',
     title: 'More sessions',
-    description: 'A further page of sessions: cursor is the next_cursor of the page before it.',
+    description: 'The next page of sessions. The cursor is the next_cursor of the previous page.',
     mimeType: JSON_TYPE,
   },
   {
@@ -70,7 +70,7 @@ export const TEMPLATES: readonly TemplateResource[] = [
     templates: ['handoff://summary/{session_key}'],
     name: 'summary',
     title: 'Summary of a session',
-    description: 'What a session is about: a text, key points and participants.',
+    description: 'The summary of a session: a text, key points and participants.',
     mimeType: JSON_TYPE,
   },
   {
@@ -78,7 +78,7 @@ export const TEMPLATES: readonly TemplateResource[] = [
     templates: paged('handoff://agents/{agent_id}/sessions'),
     name: 'agent_sessions',
     title: 'Sessions of an agent',
-    description: 'The sessions that an agent has registered or was given.',
+    description: 'The sessions that an agent has registered or received.',
     mimeType: JSON_TYPE,
   },
   {
@@ -95,7 +95,7 @@ export const TEMPLATES: readonly TemplateResource[] = [
     name: 'tape_anchor',
     title: 'Anchor of a tape',
     description:
-      'The latest anchor of a name and what follows it, in pages. Add ?head= to read up to a position, and cursor= for further pages.',
+      'The latest anchor with this name and the entries after it, in pages. Add ?head= to read up to a position, and cursor= for the next page.',
     mimeType: JSON_TYPE,
   },
   {
@@ -111,7 +111,7 @@ export const TEMPLATES: readonly TemplateResource[] = [
     templates: paged('boxcar://turns/{turn_id}/context'),
     name: 'turn_context',
     title: 'Context of a turn',
-    description: 'The cards that a turn was given.',
+    description: 'The cards in the context of a turn.',
     mimeType: JSON_TYPE,
   },
 ];

@@ -42,7 +42,7 @@ const writers = (open: () => Promise<HandoffSessions>): readonly ToolDefinition[
     name: 'register_session',
     title: 'Register a session',
     description:
-      'Registers a session under a key of your choice. Its context can be added to with update_context, and passed on with request_handoff.',
+      'Registers a session under a key of your choice. Add to its context with update_context, and hand it over with request_handoff.',
     input: inputOf(registerSessionSchema),
     output: REGISTERED,
     scope: 'handoffs:write',
@@ -54,7 +54,7 @@ const writers = (open: () => Promise<HandoffSessions>): readonly ToolDefinition[
     name: 'update_context',
     title: 'Add to the context',
     description:
-      'Adds an entry to a session: a message, a file, a tool call or a system note. Or up to 500 of them in entries, all or none.',
+      'Adds an entry to a session: a message, a file, a tool call or a system note. With entries it adds up to 500, all or none.',
     input: inputOf(updateContextSchema),
     output: UPDATED,
     scope: 'handoffs:write',
@@ -65,7 +65,7 @@ const writers = (open: () => Promise<HandoffSessions>): readonly ToolDefinition[
   {
     name: 'close_session',
     title: 'Close a session',
-    description: 'Ends a session as completed or cancelled. Nobody adds to it after that.',
+    description: 'Ends a session as completed or cancelled. After that no entry can be added.',
     input: inputOf(closeSessionSchema),
     output: CLOSED,
     scope: 'handoffs:write',
@@ -90,7 +90,7 @@ const readers = (open: () => Promise<HandoffSessions>): readonly ToolDefinition[
   {
     name: 'get_summary',
     title: 'Read the summary',
-    description: 'Says what a session is about: counts, first and last message, participants.',
+    description: 'Returns a summary of a session: counts, first and last message, participants.',
     input: inputOf(getSummarySchema),
     output: SUMMARY,
     scope: 'handoffs:read',
@@ -104,8 +104,8 @@ const handoffs = (server: McpServer, scope: McpClientScope): readonly ToolDefini
     name: 'request_handoff',
     title: 'Pass a session on',
     description:
-      'Passes a session on to another agent. context_transfer shares what there is, and the session goes on. full_handoff ends the session for you. ' +
-      'collaboration lets the target add to it. In request_data, instructions says what the target is asked to do, and priority is low, normal, high or urgent.',
+      'Hands a session over to another agent. context_transfer shares its present entries, and the session continues. full_handoff ends the session for you. ' +
+      'collaboration lets the target add entries. In request_data, instructions is the task for the target, and priority is low, normal, high or urgent.',
     input: inputOf(requestHandoffSchema),
     output: HANDOFF,
     scope: 'handoffs:write',
@@ -117,7 +117,7 @@ const handoffs = (server: McpServer, scope: McpClientScope): readonly ToolDefini
     name: 'accept_handoff',
     title: 'Accept a handoff',
     description:
-      'Accepts a session that was passed on to you and waits. Then read it with get_summary and get_context.',
+      'Accepts a session that was handed over to you and waits. Then read it with get_summary and get_context.',
     input: inputOf(acceptHandoffSchema),
     output: PACKAGE,
     scope: 'handoffs:write',
@@ -128,7 +128,7 @@ const handoffs = (server: McpServer, scope: McpClientScope): readonly ToolDefini
     name: 'reject_handoff',
     title: 'Reject a handoff',
     description:
-      'Refuses a session that was passed on to you and waits, gives up one that you have accepted, or takes back one that you have passed on.',
+      'Refuses a session that was handed over to you and waits, gives up a session that you have accepted, or takes back a session that you have handed over.',
     input: inputOf(rejectHandoffSchema),
     output: PACKAGE,
     scope: 'handoffs:write',
@@ -138,7 +138,7 @@ const handoffs = (server: McpServer, scope: McpClientScope): readonly ToolDefini
   {
     name: 'complete_handoff',
     title: 'Complete a handoff',
-    description: 'Says what came of a session that you have accepted.',
+    description: 'Completes a handoff that you have accepted, with its result.',
     input: inputOf(completeHandoffSchema),
     output: PACKAGE,
     scope: 'handoffs:write',

@@ -11,9 +11,9 @@ const schema = z.strictObject({
   target_agent: text.optional(),
   status: z.enum(HANDOFF_STATUSES).optional(),
   platform: text.optional(),
-  run: text.optional().describe('The run of the caller, or of the turn that asks or serves.'),
+  run: text.optional().describe('The id of a run: of the caller, of the turn that asked for the handoff, or of the turn that serves it.'),
   limit: z.int().min(1).max(200).optional().describe('Default 50.'),
-  cursor: text.optional().describe('The next_cursor of the page before.'),
+  cursor: text.optional().describe('The next_cursor of the previous page.'),
 });
 
 async function list({ runtime, projectId, as }: McpClientScope, args: JsonObject): Promise<JsonObject> {

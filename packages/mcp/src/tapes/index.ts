@@ -36,12 +36,12 @@ const forkSchema = z
       .union([z.string().trim().min(1), sessionAddressSchema])
       .optional()
       .describe('Default: your own.'),
-    session: z.string().min(1).optional().describe('Makes a session of this name, with an agent of its own.'),
-    from_anchor: z.string().min(1).optional().describe('Where the first views of the session begin.'),
-    next_steps: z.string().min(1).optional().describe('What the session is for.'),
-    context_summary: z.string().min(1).optional().describe('What the session should know.'),
-    notify_parent: z.boolean().optional().describe('The ends of its turns are told on this tape.'),
-    profile: z.string().min(1).optional().describe('Of its agent; default: that of the agent of this tape.'),
+    session: z.string().min(1).optional().describe('Makes a session with this name and an agent of its own.'),
+    from_anchor: z.string().min(1).optional().describe('The anchor at which the first views of the session begin.'),
+    next_steps: z.string().min(1).optional().describe('The purpose of the session.'),
+    context_summary: z.string().min(1).optional().describe('The background that the session needs.'),
+    notify_parent: z.boolean().optional().describe('true: this tape gets a notice when a turn of the session ends.'),
+    profile: z.string().min(1).optional().describe('The profile of its agent. Default: the profile of this tape’s agent.'),
   })
   .refine(({ tape: _tape, session, ...rest }) => session !== undefined || Object.keys(rest).length === 0, {
     error: 'is required with from_anchor, next_steps, context_summary, notify_parent and profile',
@@ -123,7 +123,7 @@ const writers = (scope: McpClientScope): readonly ToolDefinition[] => [
     name: 'tape_handoff',
     title: 'Anchor a tape',
     description:
-      'Writes an anchor on a tape, with a summary and next steps. Views of the tape begin with it from then on.',
+      'Writes an anchor on a tape, with a summary and next steps. From then on, views of the tape begin at this anchor.',
     input: inputOf(handoffSchema),
     output: outputOf(z.object({ ...done, message: z.string() })),
     scope: 'tapes:write',
@@ -135,7 +135,7 @@ const writers = (scope: McpClientScope): readonly ToolDefinition[] => [
     name: 'tape_fork',
     title: 'Fork a tape',
     description:
-      'Forks a tape: a fork to be merged later, or with session a session that goes its own way, with an agent of its own.',
+      'Forks a tape. The fork can be merged later. With session it becomes a session with an agent of its own instead.',
     input: inputOf(forkSchema),
     output: outputOf(
       z.object({
@@ -157,7 +157,7 @@ const readers = (scope: McpClientScope): readonly ToolDefinition[] => [
   {
     name: 'tape_anchors',
     title: 'List the anchors of a tape',
-    description: 'Lists the last anchors of a tape, in the order they were written, with their states.',
+    description: 'Lists the last anchors of a tape, in the order in which they were written, with their states.',
     input: inputOf(tapeAnchorsSchema),
     output: outputOf(z.object({ ...done, anchors: z.array(open), next: z.int().nullable() })),
     scope: 'tapes:read',
@@ -181,7 +181,7 @@ const readers = (scope: McpClientScope): readonly ToolDefinition[] => [
   {
     name: 'tape_info',
     title: 'Describe a tape',
-    description: 'Says how long a tape is, what its last anchor is and how much came since.',
+    description: 'Returns the length of a tape, its last anchor, and the number of entries after that anchor.',
     input: inputOf(tapeInfoSchema),
     output: outputOf(z.object({ ...done, tape: open })),
     scope: 'tapes:read',

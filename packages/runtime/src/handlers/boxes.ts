@@ -3,7 +3,7 @@ import type { Handler } from '../handler/index.js';
 import { nameOfSession } from '../submit/index.js';
 
 export const createBox: Handler<CreateBox> = {
-  description: 'Make a sealed box of new cards and of existing ones, to be named as context later.',
+  description: 'Make a sealed box of new and existing cards. Later calls can pass it as context.',
   input: createBoxSchema,
   handle: async (input, { packer, ctx }) => ({
     box_id: await packer.createBox({

@@ -118,7 +118,7 @@ const asSentence = (text: string): string => (/[.!?…]$/.test(text) ? text : `$
 
 export const cancel: Handler<Cancel> = {
   description:
-    'End a turn that was started before, with everything below it, or a whole run. Give turn_id or run_id. Steps that have not begun are not taken.',
+    'Cancel a turn with all turns below it, or a whole run. Give turn_id or run_id. No further step begins.',
   input: cancelSchema,
   repeatable: true,
   handle,

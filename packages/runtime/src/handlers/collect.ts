@@ -28,7 +28,7 @@ function parseTurnIds(refs: readonly string[]): readonly TurnId[] {
 
 export const collect: Handler<Collect> = {
   description:
-    'Wait for turns that were started before, by their turn_ids or by the batch_id of a fork_join, and get the results of all as one answer.',
+    'Wait for turns that were started earlier, by their turn_ids or by the batch_id of a fork_join. One answer has all results.',
   input: collectSchema,
   // The awaited turns continue after a timeout, so the same call may be repeated.
   repeatable: true,

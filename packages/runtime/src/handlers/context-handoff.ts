@@ -302,7 +302,7 @@ const submitTo = (
  */
 export const contextHandoff: Handler<ContextHandoff> = {
   description:
-    'Hand the work over to another agent: it gets this message and the tape up to the place you name, and starts on it. With wait its result comes back as the answer.',
+    'Hand the work over to another agent. The agent gets this message and the tape up to the position that you name, and starts. With wait, the answer is its result.',
   input: contextHandoffSchema,
   namesProfiles: true,
   profileNames: ({ target_ref }) => {

@@ -45,7 +45,7 @@ async function delegate(
 
 export const delegateAsync: Handler<DelegateAsync> = {
   description:
-    'Hand a task to another agent. With wait, the result comes back as the answer; without, a receipt comes at once and the agent works on its own.',
+    'Give a task to another agent. With wait, the answer is the result. Without wait, the answer is a receipt and comes at once.',
   input: delegateAsyncSchema,
   namesProfiles: true,
   profileNames: targetProfiles,
@@ -53,7 +53,7 @@ export const delegateAsync: Handler<DelegateAsync> = {
 };
 
 export const launchPrincipal: Handler<LaunchPrincipal> = {
-  description: 'Start a fresh agent of a profile on a task.',
+  description: 'Start a new agent of a profile on a task.',
   input: launchPrincipalSchema,
   namesProfiles: true,
   profileNames: (input) => [input.profile_name],
@@ -65,7 +65,7 @@ export const launchPrincipal: Handler<LaunchPrincipal> = {
 };
 
 export const askExpert: Handler<AskExpert> = {
-  description: 'Ask a fresh agent of an expert profile a question and get its answer.',
+  description: 'Ask a new agent of an expert profile a question and get its answer.',
   input: askExpertSchema,
   namesProfiles: true,
   profileNames: (input) => [input.expert_profile],

@@ -25,7 +25,7 @@ function checkReusedOnce(requests: readonly SubmitTurnRequest[]): void {
 }
 
 export const forkJoin: Handler<ForkJoin> = {
-  description: 'Hand tasks to several agents at once; one answer has all results in order.',
+  description: 'Give tasks to several agents at once. One answer has all results, in the order of the tasks.',
   input: forkJoinSchema,
   namesProfiles: true,
   outsideOnly: ['budget'],

@@ -186,7 +186,7 @@ const ACTIONS = { ensure, create, derive } as const;
 /** Makes agents, and moves them between versions of their profile. No turn starts. Rule: docs/reference/primitives.md. */
 export const provisionAgent: Handler<ProvisionAgent> = {
   description:
-    'Make an agent without giving it a task, or make sure that one exists; later tasks reach it by delegate_async with target_strategy reuse.',
+    'Make an agent without a task, or make sure that an agent exists. Later tasks reach it with delegate_async and target_strategy reuse.',
   input: provisionAgentSchema,
   namesProfiles: true,
   handle: ({ agent_id: agent, derived_from: origin, ...rest }, tools) => {

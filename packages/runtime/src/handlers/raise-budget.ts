@@ -57,7 +57,7 @@ async function raise({ target, budget }: RaiseBudget, tools: HandlerTools): Prom
 }
 
 export const raiseBudget: Handler<RaiseBudget> = {
-  description: 'Raise the limits of a budget; turns that wait for it go on. For operators.',
+  description: 'Raise the limits of a budget. Turns that wait for it continue. For operators.',
   input: raiseBudgetSchema,
   handle: raise,
 };

@@ -6,7 +6,7 @@ import type pg from 'pg';
 const BELIEVED_MS = 5_000;
 
 /**
- * Whether this build may still work on the database. A migration may have shut out such builds since this process started. That
+ * Whether this build may still work on the database. A migration may have excluded such builds since this process started. That
  * cannot be undone, so an outdated build stays outdated.
  */
 export class BuildWatch {

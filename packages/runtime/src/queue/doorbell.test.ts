@@ -166,7 +166,7 @@ describe.each(['in process', ...queuePlaces()] as const)('a doorbell on %s', (ki
     await doorbell.ring(rings);
     while (listener.heard.length < rings.length) {
       await waitFor(() => listener.inHand >= 3 || listener.heard.length === rings.length, {
-        message: 'three rings are in hand',
+        message: 'the worker has taken three rings',
       });
       // The queue has answered twice since then: a fourth ring would have arrived.
       await doorbell.findLost(rings);

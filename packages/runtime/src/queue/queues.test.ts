@@ -223,7 +223,7 @@ describe.runIf(queueBackends().includes('redis'))('a silent Redis connection is 
           ...PATIENCE,
         });
       await waitFor(() => add('first').catch(() => false), { message: 'the job is added' });
-      await waitFor(() => taken.includes('first'), { message: 'the job is in hand' });
+      await waitFor(() => taken.includes('first'), { message: 'the job has been taken' });
       proxy.stallOpen();
       letGo();
       await ends('first');

@@ -759,7 +759,7 @@ describe.each(queuePlaces())('a call of a queue tool, queues on %s', (kind) => {
       await released;
       return 'late';
     });
-    await waitFor(() => isInHand, { message: 'the job is in hand', ...SOON });
+    await waitFor(() => isInHand, { message: 'the job has been taken', ...SOON });
     await place.overdue('deadline_at', call.id);
     const timedOut = [{ status: 'timeout', error: { code: 'tool_timeout' } }];
     expect(await place.results(turnId)).toMatchObject(timedOut);

@@ -34,13 +34,13 @@ const pageOf = (profile: Profile): number =>
   Math.min(PAGE_BYTES, Math.floor(contextLimitsOf(profile).limitTokens * PAGE_SHARE * BYTES_PER_TOKEN));
 
 const expandSchema = z.strictObject({
-  card_id: z.string().describe('The id of a card, or of a summary: that reads the cards it stands for.'),
+  card_id: z.string().describe('The id of a card, or of a summary: then the cards that it replaces are read.'),
   from: z
     .number()
     .int()
     .min(0)
     .optional()
-    .describe('Where to go on: next_from of the answer before. Characters of a card, cards of a summary.'),
+    .describe('Where to continue: next_from of the previous answer. Counts characters of a card, or cards of a summary.'),
 });
 
 const idsOf = ({ metadata }: Card): readonly CardId[] =>
@@ -73,7 +73,7 @@ async function expand(
 export const expandTool = (pool: pg.Pool): Tool<z.infer<typeof expandSchema>> => ({
   name: EXPAND_TOOL,
   description:
-    'Reads a card that was left out of this conversation to make room, or the cards that a summary stands for.',
+    'Reads a card that was left out of this conversation to make room, or the cards that a summary replaces.',
   input: expandSchema,
   isReadOnly: true,
   run: (input, context) => expand(pool, input, context),

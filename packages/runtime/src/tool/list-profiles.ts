@@ -13,7 +13,7 @@ const PAGE = 50;
 const MAX_DESCRIPTION = 300;
 
 const listProfilesSchema = z.strictObject({
-  after: z.string().optional().describe('Where to go on: next of the answer before.'),
+  after: z.string().optional().describe('Continues the list: the next of the previous answer.'),
 });
 
 export const listProfilesTool = (pool: pg.Pool): Tool<z.infer<typeof listProfilesSchema>> => ({

@@ -65,7 +65,7 @@ export function tapeTools(): readonly Tool[] {
     toTool({
       name: 'tape.anchors',
       description:
-        'List the last anchors of your tape, in the order they were written, with their states: up to 1 MiB of them.',
+        'List the last anchors of your tape, in the order in which they were written, with their states; at most 1 MiB.',
       input: tapeAnchorsSchema,
       answer: async (tape, input) => (await anchorsAnswer(tape, input)).anchors,
     }),
@@ -77,7 +77,7 @@ export function tapeTools(): readonly Tool[] {
     }),
     toTool({
       name: 'tape.info',
-      description: 'Tell how long your tape is, what its last anchor is and how much came since.',
+      description: 'Show the length of your tape, its last anchor, and the number of entries after that anchor.',
       input: tapeInfoSchema,
       answer: (tape) => tape.info(),
     }),

@@ -97,7 +97,7 @@ test('a running model call is aborted by the notice of its cancel, and its slot 
   expect(await h.runtime.waitForTurn(await launch('quick'), { timeoutMs: 60_000 })).toMatchObject({
     status: 'success',
   });
-  await waitFor(() => worker.activeCount === 0, { message: 'nothing is in hand' });
+  await waitFor(() => worker.activeCount === 0, { message: 'the worker runs no turn' });
 });
 
 test('when notices are lost, the next heartbeat aborts the call, and does not affect other turns', async () => {
@@ -110,10 +110,10 @@ test('when notices are lost, the next heartbeat aborts the call, and does not af
   proxy.stall();
   await cancel(canceled);
   await waitFor(() => aborted.has(canceled), { message: 'the call is aborted' });
-  await waitFor(() => worker.activeCount === 1, { message: 'one is in hand' });
+  await waitFor(() => worker.activeCount === 1, { message: 'the worker runs a turn' });
   expect(aborted.has(kept)).toBe(false);
   await cancel(kept);
-  await waitFor(() => worker.activeCount === 0, { message: 'nothing is in hand' });
+  await waitFor(() => worker.activeCount === 0, { message: 'the worker runs no turn' });
   await proxy.restore();
 });
 

@@ -4,7 +4,7 @@
  * A1  A failure is noted in the rows, with its cause and the step. The turn is handed back and not rung. The sweep rings it again
  *     after 2, 4, 8 and 16 seconds, and any worker may take it. After five failures at one step the turn is given up and ends as
  *     `failed` with the cause. The note stays as a dead letter.
- * A2  A failure that affects other turns too (a server that is away or full, a locked row, a build that is shut out) does not count
+ * A2  A failure that affects other turns too (a server that is away or full, a locked row, an outdated build) does not count
  *     as a loss. It is noted, so that the turn is not rung again at once. Only the tenth such failure at one step, about a quarter of
  *     an hour after the first, gives the turn up: the server wrote ten notes in this time but could not run the turn.
  * A3  A turn whose rows are damaged is given up at once, because the damage stays.

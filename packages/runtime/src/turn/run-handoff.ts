@@ -102,7 +102,7 @@ class HandoffRun {
       return this.#fail(
         new KernelError('outcome_unknown', {
           message:
-            'The process that carried out this handoff ended in the middle of it, and it is not known what came of it.',
+            'The process that carried out this handoff ended before it recorded a result. It is not known whether the target got the task.',
           next: 'Look at the platform before you hand off again.',
           details: { handoff_id: handoff.handoff_id, attempt: handoff.attempts },
         }).toJSON(),

@@ -147,7 +147,7 @@ test('a worker that has lost only its direct connection refutes the suspicion, k
     async () =>
       (await pool.query("select from boxcar.turns where status = 'running' and id = $1", [receipt.turn_id]))
         .rows.length === 1,
-    { message: 'the turn is in hand' },
+    { message: 'the worker runs the turn' },
   );
   const watcher = await createWorker(other.runtime, LONG);
   const signOf = async (): Promise<Date | null> =>

@@ -104,8 +104,8 @@ export class Worker implements AsyncDisposable {
   /** Stops the sending of callbacks to outside receivers. */
   #stopSending: () => Promise<void> = () => Promise.resolve();
   /**
-   * Settles when the worker must end by itself; the worker then also closes itself. The reason is a migration that has
-   * shut out builds like this one, or a pool that no longer reaches the server (`database_unavailable`).
+   * Settles when the worker must end by itself; the worker then also closes itself. The reason is a migration that excludes
+   * builds like this one, or a pool that no longer reaches the server (`database_unavailable`).
    */
   readonly outdated: Promise<KernelError>;
   #retire: (error: KernelError) => void = () => undefined;

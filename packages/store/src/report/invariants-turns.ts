@@ -458,7 +458,8 @@ export const TURN_INVARIANTS: readonly Invariant[] = [
       union all
       select
         t.id,
-        'is queued since ' || t.created_at || ' behind nobody, and its pool has dispatched nothing for a minute'
+        'is queued since ' || t.created_at
+          || '. No other turn of its agent is open, and its pool has dispatched nothing for a minute'
       from scope t
       join pools p on p.worker_target = t.worker_target
       where t.status = 'queued'

@@ -168,19 +168,19 @@ export async function soak(place: SoakPlace, options: SoakOptions): Promise<Soak
       { promise: 'every accepted turn has ended', broken: failures },
       { promise: 'no worker has ended by itself, unless it was cut off', broken: fleet.deaths },
       {
-        promise: 'while one process is killed, stopped or cut off, the others go on',
+        promise: 'while one process is killed, stopped or cut off, the others continue',
         broken: others.broken,
       },
       {
-        promise: 'what ended well ended with what was asked for',
+        promise: 'each turn that succeeded has the requested result',
         broken: await findWrong(observer, purger.unchecked(running.accepted), erasures.turnIds),
       },
       {
-        promise: 'a purge beside it does its work, and removes nothing that is wrong',
+        promise: 'a purge that runs meanwhile purges ended runs, and removes nothing else',
         broken: purger.broken,
       },
-      { promise: 'of what was erased nothing is left', broken: await erasures.findLeft() },
-      { promise: 'a tool that may run once ran once at most', broken: await findRepeated(observer) },
+      { promise: 'erased content is in no row', broken: await erasures.findLeft() },
+      { promise: 'a tool that must not be repeated ran at most once', broken: await findRepeated(observer) },
       ...(await inspectInvariants(observer, { isSettled: failures.length === 0 })).map(
         ({ name, rule, broken }) => ({
           promise: `${name}: ${rule}`,

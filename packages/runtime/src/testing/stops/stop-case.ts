@@ -168,7 +168,7 @@ export async function runStop(
       const missing = done.filter(({ isDone }) => !isDone).map(({ what }) => what);
       if (!(await isOver())) missing.unshift('the scenario');
       failures.push(
-        `${missing.join(' and ')} did not go on within ${Math.round(allowedMs)} ms of the stop\n${await describeBlockers(pool, proxy.serverPorts)}`,
+        `${missing.join(' and ')} did not continue within ${Math.round(allowedMs)} ms of the stop\n${await describeBlockers(pool, proxy.serverPorts)}`,
       );
     }
     // C3.
