@@ -1,5 +1,5 @@
 /**
- * The stdio server as a separate program: `node dist/server.js [--agent NAME] [--tools …] [--project NAME]`. It reads the environment as
+ * The stdio server as a separate program: `node dist/server.js [--agent NAME] [--tools …] [--project NAME] [--plugin FILE]…`. It reads the environment as
  * `boxcar` does. `boxcar mcp` does the same.
  */
 import { parseArgs } from 'node:util';
@@ -21,12 +21,13 @@ const options = {
   agent: { type: 'string' },
   tools: { type: 'string' },
   project: { type: 'string' },
+  plugin: { type: 'string', multiple: true },
 } as const;
 
 /** @throws KernelError `bad_request`. */
 function readFlags(args: readonly string[]): StdioFlags {
-  const { agent, tools, project } = parseFlags(args);
-  return { agent, project, groups: tools === undefined ? undefined : readGroups(tools) };
+  const { agent, tools, project, plugin: plugins } = parseFlags(args);
+  return { agent, project, plugins, groups: tools === undefined ? undefined : readGroups(tools) };
 }
 
 function parseFlags(args: readonly string[]) {
@@ -35,7 +36,7 @@ function parseFlags(args: readonly string[]) {
   } catch (error) {
     throw new KernelError('bad_request', {
       message: `${errorText(error)}.`,
-      next: 'It takes --agent NAME, --tools GROUPS and --project NAME; docs/reference/mcp.md explains them.',
+      next: 'It takes --agent NAME, --tools GROUPS, --project NAME and --plugin FILE; docs/reference/mcp.md explains them.',
     });
   }
 }

@@ -265,9 +265,13 @@ export function findSpawnHit(accounts: readonly Account[], spawn: Spawn): Budget
 const round = (value: number): number => Math.round(value * 1e6) / 1e6;
 
 /** The error for a limit that is reached. */
-export function budgetExceeded(hit: BudgetHit, details: Readonly<Record<string, unknown>> = {}): KernelError {
+export function budgetExceeded(
+  hit: BudgetHit,
+  { details, ...more }: { readonly details?: Readonly<Record<string, unknown>>; readonly next?: string } = {},
+): KernelError {
   const left = round(Math.max(0, hit.limit - hit.used));
   return new KernelError('budget_exceeded', {
+    ...more,
     message:
       hit.kind === 'seconds'
         ? `The time of budget ${hit.accountId} is over.`

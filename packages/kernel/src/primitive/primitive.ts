@@ -18,7 +18,7 @@ import { sessionAddressSchema, sessionRefSchema } from '../tape/index.js';
 
 const text = z.string().refine((value) => value.trim() !== '', 'must not be blank');
 const name = z.string().normalize('NFC').trim().min(1).max(200);
-const boxIds = z.union([z.string().min(1), z.array(z.string().min(1))]).describe('The id of a box, or a list of ids.');
+const boxIds = z.union([z.string().min(1), z.array(z.string().min(1))]).describe('One or a list.');
 const deadlineSeconds = z
   .number()
   .positive()
@@ -28,15 +28,15 @@ const prioritySchema = z.int().min(-100).max(100);
 
 const optional = {
   context_box_id: boxIds.optional(),
-  result_fields: fieldsSchema.optional().describe('The fields that the result must have.'),
+  result_fields: fieldsSchema.optional().describe('Required result fields.'),
   wait: z.boolean().optional(),
   deadline_seconds: deadlineSeconds.optional().describe('The longest wait, in seconds; default 3600.'),
-  budget: budgetSchema.optional().describe('Limits of this turn and of all turns below it.'),
-  priority: prioritySchema.optional().describe('-100 to 100; a higher number starts sooner.'),
-  budget_tokens: budgetTokensSchema.optional().describe('Limit of the context, in tokens.'),
+  budget: budgetSchema.optional().describe('Limits of this turn and below.'),
+  priority: prioritySchema.optional().describe('Higher starts sooner.'),
+  budget_tokens: budgetTokensSchema.optional().describe('Limit of the context.'),
   budget_strategy: budgetStrategySchema
     .optional()
-    .describe('For a context over the limit: error (default), newest, deliverables_only or summary.'),
+    .describe('error (default), newest, deliverables_only or summary.'),
 };
 
 /** Where the view of a turn begins. Rule: docs/reference/views.md, "Where a view begins". */
@@ -69,15 +69,15 @@ export const startOfView = (view: TurnView | undefined): TurnViewStart | undefin
 export const selectorOfView = (view: TurnView | undefined): string | null =>
   isSelector(view) ? view.selector : null;
 
-const view = turnViewSchema.optional().describe('Where the view of the turn begins; default last_anchor.');
+const view = turnViewSchema.optional().describe('View start; default last_anchor.');
 
 const target = {
   target_strategy: z
     .enum(['new', 'reuse', 'clone'])
-    .describe('new: a new agent of a profile; reuse: an existing agent; clone: a new agent that sees what an existing agent sees.'),
-  target_ref: z.union([name, sessionRefSchema]).describe("new: the name of a profile; reuse, clone: an agent's id or name."),
+    .describe('new: a new agent of a profile; reuse: an agent; clone: a copy with its view.'),
+  target_ref: z.union([name, sessionRefSchema]).describe("new: a profile; else an agent's id or name."),
   instruction: text,
-  history: z.enum(['view', 'full']).optional().describe('clone only: the present view (default) or the full tape.'),
+  history: z.enum(['view', 'full']).optional().describe('clone: view (default) or full tape.'),
   view,
 };
 
@@ -120,17 +120,17 @@ export const forkJoinSchema = z
       )
       .min(1)
       .max(MAX_MEMBERS),
-    wait: z.boolean().optional().describe('false: returns a receipt at once; get the results later with collect.'),
-    warm_cache: z.boolean().optional().describe('true: starts one task first, so that the others can use its prompt cache.'),
-    fail_fast: z.boolean().optional().describe('true: if one task fails, the others are canceled.'),
-    min_success: z.int().positive().optional().describe('After this number of successes the others are canceled.'),
-    deadline_seconds: deadlineSeconds.optional().describe('After this number of seconds the rest is canceled; default 3600 with wait.'),
+    wait: z.boolean().optional().describe('false: a receipt; collect later.'),
+    warm_cache: z.boolean().optional().describe('Start one first, to fill the prompt cache.'),
+    fail_fast: z.boolean().optional().describe('Cancel the rest when one fails.'),
+    min_success: z.int().positive().optional().describe('Enough successes cancel the rest.'),
+    deadline_seconds: deadlineSeconds.optional().describe('Then cancel the rest; default 3600 with wait.'),
     budget: budgetSchema
       .optional()
       .describe(
         'Only for callers outside of a turn: limits of the run, that is of all tasks together. Each task can also have its own limits.',
       ),
-    priority: prioritySchema.optional().describe('For tasks without a priority of their own.'),
+    priority: prioritySchema.optional().describe('For tasks without one.'),
   })
   .superRefine((input, context) => {
     const { tasks, min_success } = input;
@@ -152,7 +152,11 @@ export const collectSchema = z
       .max(MAX_MEMBERS)
       .optional()
       .describe('Ids of turns, from their receipts. The turns may have ended.'),
-    batch_id: z.string().min(1).optional().describe('Instead of turn_ids: the batch_id of an earlier fork_join, for all its turns.'),
+    batch_id: z
+      .string()
+      .min(1)
+      .optional()
+      .describe('Instead of turn_ids: the batch_id of an earlier fork_join, for all its turns.'),
     deadline_seconds: deadlineSeconds
       .optional()
       .describe('The longest wait, in seconds; default 3600. Turns that have not ended by then continue.'),
@@ -234,7 +238,9 @@ export const provisionAgentSchema = z
     agent_id: z
       .union([agentRef, sessionAddressSchema])
       .optional()
-      .describe('ensure: id or name of the agent. create, derive: a name for the new agent, unique in the project.'),
+      .describe(
+        'ensure: id or name of the agent. create, derive: a name for the new agent, unique in the project.',
+      ),
     profile_name: name
       .optional()
       .describe('The profile of the agent. derive: default is the profile of derived_from.'),
@@ -276,9 +282,7 @@ export type ProvisionAgent = z.infer<typeof provisionAgentSchema>;
 
 export const raiseBudgetSchema = z.strictObject({
   target: z.string().min(1).describe('The id of a run or turn. The budget that limits it is raised.'),
-  budget: budgetSchema.describe(
-    'The new limits: totals, not additions. Each must be above the old one.',
-  ),
+  budget: budgetSchema.describe('The new limits: totals, not additions. Each must be above the old one.'),
 });
 export type RaiseBudget = z.infer<typeof raiseBudgetSchema>;
 

@@ -39,13 +39,20 @@ export const TAPE_HANDOFF = {
 } as const;
 
 export const tapeAnchorsSchema = z.strictObject({
-  limit: z.int().min(0).max(500).optional().describe('The number of anchors, counted from the last one; default 20.'),
+  limit: z
+    .int()
+    .min(0)
+    .max(500)
+    .optional()
+    .describe('The number of anchors, counted from the last one; default 20.'),
   before: z
     .int()
     .min(1)
     .max(2 ** 31 - 2)
     .optional()
-    .describe('Only anchors before this position. To continue a list, give the position of its first anchor.'),
+    .describe(
+      'Only anchors before this position. To continue a list, give the position of its first anchor.',
+    ),
   tape,
 });
 export type TapeAnchors = z.infer<typeof tapeAnchorsSchema>;

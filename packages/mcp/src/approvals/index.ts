@@ -80,7 +80,8 @@ const tools = (scope: McpClientScope): readonly ToolDefinition[] => [
   {
     name: 'list_approvals',
     title: 'List approvals',
-    description: 'Lists calls that wait for an approval and calls that were decided, the newest first. Arguments are masked.',
+    description:
+      'Lists calls that wait for an approval and calls that were decided, the newest first. Arguments are masked.',
     input: inputOf(listSchema),
     output: outputOf(z.object({ ...done, approvals: z.array(open), next_cursor: z.string().nullable() })),
     scope: 'approvals:read',

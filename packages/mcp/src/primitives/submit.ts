@@ -28,7 +28,9 @@ const output = outputOf(
     success: z.literal(true),
     status: z
       .enum(['done', 'waiting', 'pending_approval'])
-      .describe('waiting: the work continues; get the result with wait_for_turn and the turn_id of this answer.'),
+      .describe(
+        'waiting: the work continues; get the result with wait_for_turn and the turn_id of this answer.',
+      ),
     ticket_id: z.string().optional(),
     answer: z.unknown(),
   }),

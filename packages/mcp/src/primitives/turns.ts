@@ -22,7 +22,9 @@ const waitSchema = turnSchema.extend({
     .min(0.001)
     .max(MAX_WAIT_SECONDS)
     .optional()
-    .describe(`The longest wait, in seconds; default ${DEFAULT_WAIT_SECONDS}. The turn continues after that.`),
+    .describe(
+      `The longest wait, in seconds; default ${DEFAULT_WAIT_SECONDS}. The turn continues after that.`,
+    ),
 });
 
 const turn = z.object({

@@ -11,7 +11,11 @@ const schema = z.strictObject({
   target_agent: text.optional(),
   status: z.enum(HANDOFF_STATUSES).optional(),
   platform: text.optional(),
-  run: text.optional().describe('The id of a run: of the caller, of the turn that asked for the handoff, or of the turn that serves it.'),
+  run: text
+    .optional()
+    .describe(
+      'The id of a run: of the caller, of the turn that asked for the handoff, or of the turn that serves it.',
+    ),
   limit: z.int().min(1).max(200).optional().describe('Default 50.'),
   cursor: text.optional().describe('The next_cursor of the previous page.'),
 });

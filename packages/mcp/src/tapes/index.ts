@@ -37,11 +37,22 @@ const forkSchema = z
       .optional()
       .describe('Default: your own.'),
     session: z.string().min(1).optional().describe('Makes a session with this name and an agent of its own.'),
-    from_anchor: z.string().min(1).optional().describe('The anchor at which the first views of the session begin.'),
+    from_anchor: z
+      .string()
+      .min(1)
+      .optional()
+      .describe('The anchor at which the first views of the session begin.'),
     next_steps: z.string().min(1).optional().describe('The purpose of the session.'),
     context_summary: z.string().min(1).optional().describe('The background that the session needs.'),
-    notify_parent: z.boolean().optional().describe('true: this tape gets a notice when a turn of the session ends.'),
-    profile: z.string().min(1).optional().describe('The profile of its agent. Default: the profile of this tape’s agent.'),
+    notify_parent: z
+      .boolean()
+      .optional()
+      .describe('true: this tape gets a notice when a turn of the session ends.'),
+    profile: z
+      .string()
+      .min(1)
+      .optional()
+      .describe('The profile of its agent. Default: the profile of this tape’s agent.'),
   })
   .refine(({ tape: _tape, session, ...rest }) => session !== undefined || Object.keys(rest).length === 0, {
     error: 'is required with from_anchor, next_steps, context_summary, notify_parent and profile',
@@ -157,7 +168,8 @@ const readers = (scope: McpClientScope): readonly ToolDefinition[] => [
   {
     name: 'tape_anchors',
     title: 'List the anchors of a tape',
-    description: 'Lists the last anchors of a tape, in the order in which they were written, with their states.',
+    description:
+      'Lists the last anchors of a tape, in the order in which they were written, with their states.',
     input: inputOf(tapeAnchorsSchema),
     output: outputOf(z.object({ ...done, anchors: z.array(open), next: z.int().nullable() })),
     scope: 'tapes:read',
@@ -181,7 +193,8 @@ const readers = (scope: McpClientScope): readonly ToolDefinition[] => [
   {
     name: 'tape_info',
     title: 'Describe a tape',
-    description: 'Returns the length of a tape, its last anchor, and the number of entries after that anchor.',
+    description:
+      'Returns the length of a tape, its last anchor, and the number of entries after that anchor.',
     input: inputOf(tapeInfoSchema),
     output: outputOf(z.object({ ...done, tape: open })),
     scope: 'tapes:read',

@@ -76,7 +76,12 @@ describe('a fork_join from outside', () => {
   it('of more turns than its budget has is refused completely', async () => {
     const before = await rowCounts(h.database.pool);
     const error = await refusal(fork({ tasks: tasks(3), budget: { turns: 2 } }));
-    expect(error).toMatchObject({ code: 'budget_exceeded', details: { field: 'arguments.budget.turns' } });
+    expect(error).toMatchObject({
+      code: 'budget_exceeded',
+      details: { field: 'arguments.budget.turns' },
+      // The budget was not stored either, so it cannot be raised.
+      next: expect.stringContaining('Give a larger budget with the call'),
+    });
     const inTask = await refusal(
       fork({ tasks: [task('writer'), task('writer', { budget: { tokens: 5 } })], budget: { tokens: 5_000 } }),
     );

@@ -25,7 +25,7 @@ function checkReusedOnce(requests: readonly SubmitTurnRequest[]): void {
 }
 
 export const forkJoin: Handler<ForkJoin> = {
-  description: 'Give tasks to several agents at once. One answer has all results, in the order of the tasks.',
+  description: 'Give tasks to several agents at once. One answer has all results in order.',
   input: forkJoinSchema,
   namesProfiles: true,
   outsideOnly: ['budget'],

@@ -146,6 +146,9 @@ const taken = <A extends Account>(account: A, amounts: Amounts): A => ({
   turns: account.turns + 1,
 });
 
+/** A budget that begins with the refused submission is not stored, so it cannot be raised. */
+const NEW_BUDGET_ADVICE = 'Nothing was written. Give a larger budget with the call, or ask for less.';
+
 /**
  * Reserves shares for turns that are about to be submitted; all of them have the same parent, or none. The number of statements
  * does not depend on the number of turns; without an account and a budget no statement runs.
@@ -166,13 +169,16 @@ export async function reserveSpawn(
   const enclosing = parent?.budgetId ?? null;
   const hasRunLimits = Object.keys(runLimits).length > 0;
   if (parent === undefined && runLimits.turns === undefined && requests.length > DEFAULT_RUN_TURNS)
-    throw budgetExceeded({
-      accountId: requests[0]?.runId ?? '',
-      kind: 'turns',
-      limit: DEFAULT_RUN_TURNS,
-      used: 0,
-      needed: requests.length,
-    });
+    throw budgetExceeded(
+      {
+        accountId: requests[0]?.runId ?? '',
+        kind: 'turns',
+        limit: DEFAULT_RUN_TURNS,
+        used: 0,
+        needed: requests.length,
+      },
+      { next: NEW_BUDGET_ADVICE },
+    );
   if (enclosing === null && !hasRunLimits && requests.every(({ budget }) => budget === undefined))
     return { shares: requests.map(() => ({ columns: {}, deadlineMs: undefined })), budgets: [] };
 
@@ -200,9 +206,13 @@ export async function reserveSpawn(
   }
   if ('hit' in decided) {
     const { hit, argument } = decided;
+    const isNew = parent === undefined || argument !== undefined;
     throw budgetExceeded(hit, {
-      ...(parent === undefined ? {} : { turn_id: parent.turnId }),
-      ...(argument === undefined ? {} : { field: `arguments.${argument}.${hit.kind}` }),
+      ...(isNew ? { next: NEW_BUDGET_ADVICE } : {}),
+      details: {
+        ...(parent === undefined ? {} : { turn_id: parent.turnId }),
+        ...(argument === undefined ? {} : { field: `arguments.${argument}.${hit.kind}` }),
+      },
     });
   }
   if (before.length > 0)

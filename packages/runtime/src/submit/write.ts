@@ -185,7 +185,10 @@ const runIsFull = ({ parent }: Caller): KernelError =>
       used: DEFAULT_RUN_TURNS,
       needed: 1,
     },
-    { turn_id: parent?.turnId, run_id: parent?.runId },
+    {
+      next: 'Begin a run of this size with a larger budget.turns.',
+      details: { turn_id: parent?.turnId, run_id: parent?.runId },
+    },
   );
 
 /**

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestDatabase, testDatabase, waitFor } from '@boxcar/testkit';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { cli, type Env, prepare, startCli } from '../../testing/cli.js';
+import { cli, type Env, PLUGIN, prepare, startCli } from '../../testing/cli.js';
 
 let database: TestDatabase;
 let folder: string;
@@ -21,24 +21,37 @@ afterAll(async () => {
   rmSync(folder, { recursive: true, force: true });
 });
 
-async function initialize(url: string, key: string): Promise<Response> {
-  const body = {
-    jsonrpc: '2.0',
-    id: 1,
-    method: 'initialize',
-    params: {
-      protocolVersion: '2025-11-25',
-      capabilities: {},
-      clientInfo: { name: 'raw', version: '1' },
-    },
-  };
+interface Message {
+  readonly id: number;
+  readonly method: string;
+  readonly params: object;
+}
+
+async function post(
+  url: string,
+  { key, message, session }: { readonly key: string; readonly message: Message; readonly session?: string },
+): Promise<Response> {
   const headers = {
     authorization: `Bearer ${key}`,
     accept: 'application/json, text/event-stream',
     'content-type': 'application/json',
+    ...(session === undefined
+      ? {}
+      : { 'mcp-session-id': session, 'mcp-protocol-version': INITIALIZE.params.protocolVersion }),
   };
-  return fetch(`${url}/mcp`, { method: 'POST', headers, body: JSON.stringify(body) });
+  return fetch(`${url}/mcp`, {
+    method: 'POST',
+    headers,
+    body: JSON.stringify({ jsonrpc: '2.0', ...message }),
+  });
 }
+
+const INITIALIZE = {
+  id: 1,
+  method: 'initialize',
+  params: { protocolVersion: '2025-11-25', capabilities: {}, clientInfo: { name: 'raw', version: '1' } },
+};
+const initialize = (url: string, key: string): Promise<Response> => post(url, { key, message: INITIALIZE });
 
 test.each([
   ['mcp', ['mcp', '--http', '--tools', 'sessions']],
@@ -56,6 +69,22 @@ test.each([
   await child.kill('SIGTERM');
   expect(await child.exited).toMatchObject({ code: 0 });
   expect(child.stdout).toContain(`"${event}.stopped"`);
+});
+
+test.each([
+  ['mcp', ['mcp', '--http', '--tools', 'primitives']],
+  ['serve', ['serve', '--mcp-tools', 'primitives']],
+])('%s offers the primitives of plugins', async (_name, args) => {
+  await using child = startCli([...args, '--json', '--port', '0', '--plugin', PLUGIN], env);
+  await waitFor(() => child.stdout.includes('\n'), { message: 'the server to be ready' });
+  const { url, key_file } = JSON.parse(child.stdout.split('\n')[0] ?? '');
+  const { key } = JSON.parse(readFileSync(key_file, 'utf8'));
+  const opened = await initialize(url, key);
+  await opened.text();
+  const session = opened.headers.get('mcp-session-id') ?? '';
+  const params = { name: 'repeat', arguments: { result: args[0], idempotency_key: `once ${args[0]}` } };
+  const answer = await post(url, { key, session, message: { id: 2, method: 'tools/call', params } });
+  expect(await answer.text()).toContain(`"answer":{"repeated":"${args[0]}"}`);
 });
 
 const ISSUER = 'https://id.example/tenant';

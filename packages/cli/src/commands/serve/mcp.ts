@@ -45,10 +45,10 @@ export function toolsOf(text: string): ToolGroups {
 
 /** Serves the client that has started the process, until the client or a signal ends it. */
 async function runOverStdio({ config, log, stop }: Context, flags: McpFlags): Promise<number> {
-  const { agent, tools, project, graceMs = config.graceMs } = flags;
+  const { agent, tools, project, plugin: plugins, graceMs = config.graceMs } = flags;
   const { stdin, stdout } = process;
   const options = { stdin, stdout, stop, graceMs, log: log('info') };
-  await runStdio(config, { agent, groups: tools, project }, options);
+  await runStdio(config, { agent, groups: tools, project, plugins }, options);
   return EXIT.success;
 }
 

@@ -11,6 +11,7 @@ import {
   openLocalKey,
   type Route,
 } from '@boxcar/http';
+import { loadPlugins } from '@boxcar/runtime';
 import type { Command } from 'commander';
 import { collect, EXIT, flag, notBlank } from '../../command.js';
 import { type Context, untilStopped } from '../../context.js';
@@ -23,6 +24,7 @@ export interface HttpFlags {
   readonly allowOrigin?: readonly string[];
   readonly graceMs?: number;
   readonly project?: string;
+  readonly plugin?: readonly string[];
 }
 
 export interface HttpServing {
@@ -33,7 +35,7 @@ export interface HttpServing {
   ready(stack: Stack): Promise<{ readonly facts: object; readonly notes: readonly string[] }>;
 }
 
-/** Adds the flags that all servers have. */
+/** Adds the flags that all servers have: the address, and the plugins, whose primitives clients can then submit. */
 export const addHttpFlags = (command: Command): Command =>
   command
     .option('--host <host>', 'address or name of this machine (default: 127.0.0.1)')
@@ -47,7 +49,8 @@ export const addHttpFlags = (command: Command): Command =>
       '--allow-origin <origin>',
       'an origin whose pages may use it, such as https://desk.example, repeatable',
       collect(notBlank),
-    );
+    )
+    .option('--plugin <file>', 'a module that registers primitives, repeatable', collect(notBlank));
 
 /** Closes everything in the remaining time, even when a server is unavailable. */
 async function closeAll(frame: HttpFrame, stack: Stack, graceMs: number): Promise<void> {
@@ -89,7 +92,11 @@ export async function serveHttp(context: Context, flags: HttpFlags, serving: Htt
   const graceMs = flags.graceMs ?? config.graceMs;
   const stack = await openStack({ ...config, embeddedKeepMs: undefined }, { log, policy: 'decides' });
   const { routes } = serving;
-  const frame = await createFrame(stack, flags, { log, routes }).catch(async (error: unknown) => {
+  const open = async (): Promise<HttpFrame> => {
+    await loadPlugins(stack.runtime, flags.plugin ?? config.plugins);
+    return createFrame(stack, flags, { log, routes });
+  };
+  const frame = await open().catch(async (error: unknown) => {
     await stack.close();
     throw error;
   });

@@ -37,12 +37,17 @@ it('names, types and descriptions of arguments equal those of the schema, includ
     expect.arrayContaining([
       { name: 'tasks', type: 'list of object', required: true, description: '' },
       { name: 'tasks[].instruction', type: 'string', required: true, description: '' },
-      { name: 'fail_fast', type: 'boolean', required: false, description: 'true: if one task fails, the others are canceled.' },
+      {
+        name: 'fail_fast',
+        type: 'boolean',
+        required: false,
+        description: 'Cancel the rest when one fails.',
+      },
       {
         name: 'priority',
         type: 'integer -100 to 100',
         required: false,
-        description: 'For tasks without a priority of their own.',
+        description: 'For tasks without one.',
       },
     ]),
   );
