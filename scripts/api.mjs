@@ -9,7 +9,21 @@ import { readScriptArguments } from './script-arguments.mjs';
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
 const PAGE = 'docs/reference/api.md';
 /** In the order of the page: packages that programs import come first. */
-const PACKAGES = ['runtime', 'host', 'http', 'a2a', 'llm', 'policy', 'embedded', 'cli', 'kernel', 'store'];
+const PACKAGES = [
+  'runtime',
+  'host',
+  'http',
+  'mcp',
+  'mcp-client',
+  'a2a',
+  'adapters',
+  'llm',
+  'policy',
+  'embedded',
+  'cli',
+  'kernel',
+  'store',
+];
 
 const INTRODUCTION = `# Exports
 

@@ -14,6 +14,7 @@ import type { Target } from './targets/target.js';
 export const CARRIED_KINDS = ['text', 'json', 'file', 'image', 'tool_call', 'tool_result'] as const;
 export type CarriedKind = (typeof CARRIED_KINDS)[number];
 
+/** The kinds and sizes of content that an adapter accepts. */
 export interface AdapterCapabilities {
   /** The adapter emits parts of the result while the target writes it. */
   readonly streaming: boolean;
@@ -36,6 +37,7 @@ export interface PackedCard {
   readonly content: CardContent;
 }
 
+/** A task for another platform: target, instruction and packed cards. */
 export interface AdapterRequest {
   readonly handoff_id: string;
   readonly source_agent: string;
@@ -50,6 +52,7 @@ export interface AdapterRequest {
   readonly target: Target;
 }
 
+/** A part of an answer that arrived before its end. */
 export interface ResultPart {
   readonly type: 'text';
   readonly text: string;
@@ -63,6 +66,7 @@ export interface AskedTask {
   readonly remoteId: string;
 }
 
+/** The attempt that an adapter carries out: signal, reports of progress, and the task to continue. */
 export interface ExecuteOptions {
   readonly signal: AbortSignal;
   /** From 1. */
@@ -81,12 +85,14 @@ export interface ExecuteOptions {
   readonly onRemoteId?: ((id: string) => void) | undefined;
 }
 
+/** The remote task to cancel. */
 export interface CancelOptions {
   readonly signal: AbortSignal;
   /** The id that `onRemoteId` was called with. */
   readonly remoteId: string;
 }
 
+/** A card that was left out or changed, with the reason. */
 export interface LostCard {
   readonly card_id: string;
   /** The kind of content, such as `file`. */
@@ -94,16 +100,19 @@ export interface LostCard {
   readonly why: string;
 }
 
+/** The cards that the platform did not get, or got in another form. */
 export interface LossReport {
   readonly sent_cards: readonly string[];
   readonly lost: readonly LostCard[];
 }
 
+/** The tokens that the platform reports. */
 export interface AdapterUsage {
   readonly input_tokens: number;
   readonly output_tokens: number;
 }
 
+/** The answer of a platform. */
 export interface AdapterResult {
   readonly result: JsonValue;
   /** Null: the platform reported none. */
@@ -113,6 +122,7 @@ export interface AdapterResult {
   readonly loss: LossReport;
 }
 
+/** Carries out handoffs to one platform. A program registers its own with `AdapterRegistry`. */
 export interface HandoffAdapter {
   /** The first name of its platform. */
   readonly platform: string;

@@ -7,7 +7,8 @@ export interface AdapterSettings {
   readonly allowPrivate: readonly string[];
 }
 
-type Environment = Readonly<Record<string, string | undefined>>;
+/** Variables by name, as `process.env` has them. */
+export type Environment = Readonly<Record<string, string | undefined>>;
 
 const trimmed = (env: Environment, name: string): string | undefined => env[name]?.trim() || undefined;
 

@@ -18,7 +18,7 @@ export {
 export { AdapterError, adviseRetry, type RetryAdvice } from './adapter-error.js';
 export { type ADKAdapterOptions, ADKHandoffAdapter } from './adk/adk-adapter.js';
 export { type CarriedRequest, checkCapabilities, estimateRequest } from './capabilities.js';
-export { type AdapterSettings, readSettings } from './config.js';
+export { type AdapterSettings, type Environment, readSettings } from './config.js';
 export { lossOf } from './loss.js';
 export { AnthropicHandoffAdapter, OpenAIHandoffAdapter } from './model/model-adapter.js';
 export { AdapterRegistry } from './registry.js';

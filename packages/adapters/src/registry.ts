@@ -1,7 +1,7 @@
-/** The adapters of a program, by the names of their platforms. */
 import { KernelError, normalizePlatform, platformOf } from '@boxcar/kernel';
 import type { HandoffAdapter } from './adapter.js';
 
+/** The adapters of a program, by platform. */
 export class AdapterRegistry {
   readonly #adapters = new Map<string, HandoffAdapter>();
 

@@ -11,3 +11,4 @@ export type { KeyLimits } from './http/key-limits.js';
 export { type McpRoutesOptions, mcpRoutes } from './http/mcp-routes.js';
 export type { IssuerTimes, OAuthOptions } from './oauth/index.js';
 export { readGroups, runStdio, type StdioFlags } from './stdio/run-stdio.js';
+export type { StdioOptions } from './stdio/serve-client.js';

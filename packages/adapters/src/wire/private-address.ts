@@ -72,6 +72,7 @@ const MAX_HOST = 253;
 
 const HOST_NAME = /^[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*$/;
 
+/** Decides which network addresses may be called. */
 export class AddressRules {
   readonly #hosts = new Set<string>();
   readonly #ranges = new BlockList();

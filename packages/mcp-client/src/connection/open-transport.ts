@@ -12,6 +12,7 @@ import {
 } from '../servers/server-definition.js';
 import { limitedFetch } from './limited-fetch.js';
 
+/** Variables by name, as `process.env` has them. */
 export type Environment = Readonly<Record<string, string | undefined>>;
 
 /** The limit of a server's message. A result is cut to a much smaller size. */

@@ -29,6 +29,7 @@ export interface McpServerOptions {
   readonly connectMs?: number | undefined;
 }
 
+/** One MCP server: its connection, the list of its tools, and its last failure. */
 export class McpServer {
   readonly name: string;
   readonly definition: ServerDefinition;

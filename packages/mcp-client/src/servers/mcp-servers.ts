@@ -27,6 +27,7 @@ export interface McpServersOptions {
   readonly now?: () => number;
 }
 
+/** The connections to the MCP servers of a worker, and their tools. */
 export class McpServers implements ToolServers, AsyncDisposable {
   readonly names: ReadonlySet<string>;
   readonly #servers: ReadonlyMap<string, McpServer>;

@@ -26,6 +26,7 @@ export interface LeftOut {
   readonly why: string;
 }
 
+/** The tools that agents get, and the tools that are left out. */
 export interface ToolList {
   readonly tools: readonly Tool[];
   readonly leftOut: readonly LeftOut[];

@@ -34,13 +34,17 @@ const pageOf = (profile: Profile): number =>
   Math.min(PAGE_BYTES, Math.floor(contextLimitsOf(profile).limitTokens * PAGE_SHARE * BYTES_PER_TOKEN));
 
 const expandSchema = z.strictObject({
-  card_id: z.string().describe('The id of a card, or of a summary: then the cards that it replaces are read.'),
+  card_id: z
+    .string()
+    .describe('The id of a card, or of a summary: then the cards that it replaces are read.'),
   from: z
     .number()
     .int()
     .min(0)
     .optional()
-    .describe('Where to continue: next_from of the previous answer. Counts characters of a card, or cards of a summary.'),
+    .describe(
+      'Where to continue: next_from of the previous answer. Counts characters of a card, or cards of a summary.',
+    ),
 });
 
 const idsOf = ({ metadata }: Card): readonly CardId[] =>

@@ -77,7 +77,8 @@ export function tapeTools(): readonly Tool[] {
     }),
     toTool({
       name: 'tape.info',
-      description: 'Show the length of your tape, its last anchor, and the number of entries after that anchor.',
+      description:
+        'Show the length of your tape, its last anchor, and the number of entries after that anchor.',
       input: tapeInfoSchema,
       answer: (tape) => tape.info(),
     }),

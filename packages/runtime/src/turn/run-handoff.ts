@@ -171,7 +171,10 @@ class HandoffRun {
           }).toJSON(),
         );
       case 'exceeded':
-        return this.#fail(budgetExceeded(paid.hit, { details: { turn_id: turn.turnId } }).toJSON(), 'partial');
+        return this.#fail(
+          budgetExceeded(paid.hit, { details: { turn_id: turn.turnId } }).toJSON(),
+          'partial',
+        );
       default:
         return paid satisfies never;
     }

@@ -278,7 +278,10 @@ class TurnLoop {
         return this.#endShort('failed', unknown.toJSON());
       }
       case 'exceeded':
-        return this.#endShort('partial', budgetExceeded(paid.hit, { details: { turn_id: turn.turnId, step } }).toJSON());
+        return this.#endShort(
+          'partial',
+          budgetExceeded(paid.hit, { details: { turn_id: turn.turnId, step } }).toJSON(),
+        );
       default:
         return paid satisfies never;
     }
