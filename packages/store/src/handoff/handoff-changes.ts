@@ -297,25 +297,27 @@ const leaveQuestions = (changed: string): string => `
     where q.handoff_id = c.id and q.replies_to is null and q.closed_at is null
   )`;
 
-// After a lost answer the same claim asks again: the attempt is already counted. Only the handoff is locked. The turn is read without a lock:
-// a worker that loses it at this moment may still begin the attempt, but its commit is refused.
+// The turn is locked first, by its epoch and holder, then its handoff. So a takeover comes before this statement, which then finds another
+// epoch, or after it, and then the new holder sees the open attempt. After a lost answer the same claim asks again: the attempt is already
+// counted.
 const BEGIN_ATTEMPT = statement(`
   with /* handoff-changes.begin_attempt */
+  held as materialized (
+    select t.id
+    from boxcar.turns t
+    where t.id = $1 and t.epoch = $2 and t.holder_id = $3 and ${hasStatus('running')}
+    for no key update
+  ),
   lk as (
     select
       h.id, h.attempts, d.deadline_at,
       (extract(epoch from d.deadline_at - clock_timestamp()) * 1000)::float8 as remaining_ms
-    from boxcar.handoffs h
+    from held
+    join boxcar.handoffs h on h.turn_id = held.id
     cross join lateral (
       select coalesce(${DEADLINE_FROM_NOW}, now() + h.timeout_ms * interval '1 millisecond') as deadline_at
     ) d
-    join boxcar.turns t on t.id = h.turn_id
-    where t.id = $1
-      and t.epoch = $2
-      and t.holder_id = $3
-      and t.status = 'running'
-      and h.ended_at is null
-      and h.attempts between $4 - 1 and $4
+    where h.ended_at is null and h.attempts between $4 - 1 and $4
     for no key update of h
   ),
   c as (
