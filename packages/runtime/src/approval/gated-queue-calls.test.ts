@@ -70,7 +70,13 @@ test.each(queueBackends())(
     // Its queue has no worker, and needs none yet.
     expect(await runtime.outside?.findUnserved(0)).toEqual([]);
     // The call was not begun. A worker that dies between the step and the ticket leaves the same state.
+    await rows("update boxcar.tool_calls set created_at = created_at - interval '1 hour'");
     await gate.approve(ticket.ticket_id);
+    await waitFor(async () => (await runtime.outside?.findUnserved(0))?.length === 1, {
+      message: 'the call waits for a worker',
+    });
+    // The hour was the time of the person who decided.
+    expect(await runtime.outside?.findUnserved(1_800_000)).toEqual([]);
     backend.worker('boxcar-tools-bank', async () => ({ paid: true }));
     expect(await runtime.waitForTurn(turn_id, { timeoutMs: 60_000 })).toMatchObject({ status: 'success' });
     expect(await rows("select from boxcar.tool_calls where status = 'success'")).toHaveLength(1);

@@ -37,6 +37,16 @@ describe('kept views in memory', () => {
     expect(room.usedBytes).toBe(100 * KIB);
   });
 
+  test('return the bytes of a view that a newer view of its tape replaces', () => {
+    const kept = new KeptViews();
+    const [tape, other] = tapes(2) as [BoxId, BoxId];
+    expect([40, 50].map((size) => kept.keep(tape, viewOf(size * KIB)))).toEqual([0, 40 * KIB]);
+    kept.keep(other, viewOf(60 * KIB));
+    kept.keep(tape, viewOf(50 * KIB));
+    // The replaced view counts as used.
+    expect([kept.dropOldest(), kept.dropOldest(), kept.dropOldest()]).toEqual([60 * KIB, 50 * KIB, 0]);
+  });
+
   test('are few large views, and are dropped when they are not used for a while', () => {
     const kept = new KeptViews();
     expect(kept.keep(newId<'box'>(), viewOf(KIB))).toBe(KIB);

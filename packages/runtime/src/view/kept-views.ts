@@ -45,8 +45,10 @@ export class KeptViews {
 
   keep(tapeId: BoxId, view: HeldView): number {
     if (view.sizeBytes < MIN_BYTES) return view.sizeBytes;
+    // Two turns of one agent can have views in one worker: a canceled turn whose end this worker has not heard of, and the next turn.
+    const replaced = this.take(tapeId)?.sizeBytes ?? 0;
     this.#views.set(tapeId, { view, since: performance.now() });
-    return this.#views.size > MAX_TAPES ? this.dropOldest() : 0;
+    return replaced + (this.#views.size > MAX_TAPES ? this.dropOldest() : 0);
   }
 
   /** The new owner also takes over the view's bytes in the room. */

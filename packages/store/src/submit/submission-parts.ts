@@ -398,48 +398,6 @@ export function decided({ isOne, parameterOf, gate }: Parts): string {
   )`;
 }
 
-export const turns = `
-  turns as (
-    insert into boxcar.turns (
-      id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth,
-      primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target, deadline_at, traceparent,
-      batch_ids, priority, status, epoch, dispatched_at, budget_id, allotted_tokens, allotted_cost,
-      allotted_steps, spent_tokens, spent_cost, is_settled, format, notifies, is_woken, own_view_anchor,
-      own_view_position, selector, warm_turn_id
-    )
-    select
-      id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth,
-      primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target,
-      least(
-        statement_timestamp() + deadline_ms * interval '1 millisecond',
-        budget_deadline_at,
-        case
-          when is_waited_for then (select p.deadline_at from boxcar.turns p where p.id = decided.parent_turn_id)
-        end
-      ),
-      traceparent, batch_ids, coalesce(priority, 0),
-      case when is_ready then 'dispatched' else 'queued' end,
-      case when is_ready then 1 else 0 end,
-      case when is_ready then statement_timestamp() end,
-      budget_id, allotted_tokens, allotted_cost, allotted_steps,
-      case when is_metered then 0 end,
-      case when is_metered then 0 end,
-      case when budget_id is not null then false end,
-      coalesce(format, ${THIS_BUILD.turnFormat}),
-      coalesce(
-        is_told,
-        case
-          when is_reuse then (
-            select true
-            from boxcar.sessions s
-            where s.agent_id = decided.agent_id and s.notifies and s.status = 'active'
-          )
-        end
-      ),
-      is_woken, own_view_anchor, own_view_position, selector, warm_turn_id
-    from decided
-  )`;
-
 /** One of the workers that may have a free slot for turn `d`. The choice differs from turn to turn. */
 const HINT = `
   select pg_notify(${RUNG_CHANNEL}, ${RUNG_PAYLOAD})

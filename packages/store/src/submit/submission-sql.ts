@@ -1,10 +1,54 @@
 /** Builds the statement that writes submissions: one text for each combination of tables. */
 import { type Statement, statement } from '../db/index.js';
+import { THIS_BUILD } from '../rows/index.js';
 import { SPAWN_COLUMNS } from './submission-columns.js';
 import * as part from './submission-parts.js';
 import { heldPart, type Parts, type SubmissionRecords } from './submission-parts.js';
 
 export type { SubmissionRecords } from './submission-parts.js';
+
+/** Writes the turns as `decided` says. It is the only part that writes a status. */
+const TURNS = `
+  turns as (
+    insert into boxcar.turns (
+      id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth,
+      primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target, deadline_at, traceparent,
+      batch_ids, priority, status, epoch, dispatched_at, budget_id, allotted_tokens, allotted_cost,
+      allotted_steps, spent_tokens, spent_cost, is_settled, format, notifies, is_woken, own_view_anchor,
+      own_view_position, selector, warm_turn_id
+    )
+    select
+      id, project_id, run_id, agent_id, profile_id, parent_turn_id, parent_tool_call_id, is_awaited, depth,
+      primitive, channel_id, max_steps, context_box_id, output_box_id, worker_target,
+      least(
+        statement_timestamp() + deadline_ms * interval '1 millisecond',
+        budget_deadline_at,
+        case
+          when is_waited_for then (select p.deadline_at from boxcar.turns p where p.id = decided.parent_turn_id)
+        end
+      ),
+      traceparent, batch_ids, coalesce(priority, 0),
+      case when is_ready then 'dispatched' else 'queued' end,
+      case when is_ready then 1 else 0 end,
+      case when is_ready then statement_timestamp() end,
+      budget_id, allotted_tokens, allotted_cost, allotted_steps,
+      case when is_metered then 0 end,
+      case when is_metered then 0 end,
+      case when budget_id is not null then false end,
+      coalesce(format, ${THIS_BUILD.turnFormat}),
+      coalesce(
+        is_told,
+        case
+          when is_reuse then (
+            select true
+            from boxcar.sessions s
+            where s.agent_id = decided.agent_id and s.notifies and s.status = 'active'
+          )
+        end
+      ),
+      is_woken, own_view_anchor, own_view_position, selector, warm_turn_id
+    from decided
+  )`;
 
 interface TextKind {
   readonly isOne: boolean;
@@ -72,7 +116,7 @@ function buildText(records: SubmissionRecords, { isOne, hasSeen, hints }: TextKi
     has('grants') && part.grants(of),
     has('batches') && part.batches(of),
     has('turns') && part.decided(of),
-    has('turns') && part.turns,
+    has('turns') && TURNS,
     hints && part.hinted,
     has('handoffs') && part.handoffs(of),
     has('spawns') && part.spawnCounts(of),

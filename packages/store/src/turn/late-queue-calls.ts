@@ -17,16 +17,22 @@ export interface LateTarget extends pg.QueryResultRow {
 
 const LATE = statement(`
   select /* late-queue-calls.late */
-    p.target, count(*)::int as count, min(p.created_at) as oldest_at,
-    (array_agg(p.id order by p.created_at, p.id))[1:${SAMPLE}] as ids
+    p.target, count(*)::int as count, min(p.since) as oldest_at,
+    (array_agg(p.id order by p.since, p.id))[1:${SAMPLE}] as ids
   from (
-    select k.id, k.target, k.created_at
+    select k.id, k.target, w.since
     from boxcar.tool_calls k
+    cross join lateral (
+      -- A call that needed an approval waits for its worker only since the decision.
+      select greatest(k.created_at, max(a.resolved_at)) as since
+      from boxcar.approvals a
+      where a.turn_id = k.turn_id and a.tool_call_id = k.id
+    ) w
     where k.status = 'pending'
       and k.target is not null
       -- A call that waits for an approval has no job.
       and (k.look_at is not null or k.sent_at is not null)
-      and k.created_at < now() - $1 * interval '1 millisecond'
+      and w.since < now() - $1 * interval '1 millisecond'
     limit ${COUNT_LIMIT}
   ) p
   group by p.target
