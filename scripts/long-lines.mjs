@@ -8,8 +8,8 @@ import { readScriptArguments } from './script-arguments.mjs';
 const LIMIT = 200;
 const USAGE = `Usage: node scripts/long-lines.mjs
 
-Lists the lines of README.md, CONTRIBUTING.md, CHANGELOG.md, SECURITY.md and docs that have more than ${LIMIT} characters, and fails if there are any. The lines of
-fenced code blocks are not counted.`;
+Lists the lines of *.md files that have more than ${LIMIT} characters, and fails if there are any. The lines of fenced code blocks are not
+counted, and files below a folder named fixtures are not read.`;
 
 /**
  * @param {string} markdown
@@ -31,25 +31,25 @@ export function findLongLines(markdown) {
 }
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
+
+/**
+ * Fixtures are data of tests, not pages.
+ *
+ * @param {string} path
+ */
+export const isPage = (path) => path.endsWith('.md') && !path.split('/').slice(0, -1).includes('fixtures');
+
 const listPages = () =>
   execFileSync(
     'git',
-    [
-      'ls-files',
-      '--cached',
-      '--others',
-      '--exclude-standard',
-      '--deduplicate',
-      'README.md',
-      'CONTRIBUTING.md',
-      'CHANGELOG.md',
-      'SECURITY.md',
-      'docs/*.md',
-    ],
-    { cwd: root, encoding: 'utf8' },
+    ['ls-files', '-z', '--cached', '--others', '--exclude-standard', '--deduplicate', '*.md'],
+    {
+      cwd: root,
+      encoding: 'utf8',
+    },
   )
-    .split('\n')
-    .filter((path) => path !== '');
+    .split('\0')
+    .filter(isPage);
 
 function main() {
   readScriptArguments(USAGE);

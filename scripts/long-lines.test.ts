@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { findLongLines } from './long-lines.mjs';
+import { findLongLines, isPage } from './long-lines.mjs';
 
 const long = 'x'.repeat(201);
 const linesIn = (...lines: readonly string[]): readonly number[] =>
@@ -24,5 +24,16 @@ describe('long lines', () => {
 
   it('are allowed until the fence of the block, not a shorter or another one', () => {
     expect(linesIn('````', '```', long, '~~~~', long, '````sh', long, '````', long)).toEqual([9]);
+  });
+
+  it.each([
+    ['README.md', true],
+    ['packages/store/README.md', true],
+    ['docs/reference/fixtures.md', true],
+    ['examples/repo-survey/fixtures/small-tree/README.md', false],
+    ['fixtures/page.md', false],
+    ['scripts/long-lines.mjs', false],
+  ])('are searched in %s: %s', (path, isSearched) => {
+    expect(isPage(path)).toBe(isSearched);
   });
 });

@@ -41,8 +41,8 @@ describe('packages/cli/README.md', () => {
   const COMMON = new Set(['--project', '--plugin', '--workspace', '--session']);
 
   it.each(leaves)('lists the flags of boxcar %s, and no others', (path, command) => {
-    const row = rows.find((line) => new RegExp(`^\\| \`boxcar ${path}[ \`]`).test(line)) ?? '';
-    const listed = new Set(row.match(FLAG));
+    const own = rows.filter((line) => new RegExp(`^\\| \`boxcar ${path}[ \`]`).test(line));
+    const listed = new Set(own.join('\n').match(FLAG));
     const has = (name: string | undefined): boolean => name !== undefined && listed.has(name);
     const left = command.options
       .filter(({ long, short }) => !has(long) && !has(short) && !COMMON.has(long ?? ''))
@@ -90,18 +90,14 @@ it.each(pages)('the command lines of %s have the commands and flags of the progr
 describe('exit code 3', () => {
   const answersNo = async (path: string): Promise<boolean> =>
     /\n {2}3 {2}/.test((await cliHere([...path.split(' '), '--help'])).stdout);
-  /** The row of the code, or the table that follows "Code 3". */
-  const rowOf = (page: string): string => {
-    const text = read(page);
-    const [table] = /\n +Code 3 [^|]*(?:\n +\|.*)+/.exec(text) ?? [];
-    return table ?? text.split('\n').find((line) => /^\s*\| 3 \|/.test(line)) ?? '';
-  };
+  /** The table that follows "Code 3". */
+  const tableOf = (page: string): string => /\n *Code 3 [^|]*(?:\n *\|.*)+/.exec(read(page))?.[0] ?? '';
 
   it.each(['docs/reference/cli.md', 'packages/cli/README.md'])(
     'is explained by %s for the commands that return it',
     async (page) => {
       const said = new Set(
-        [...rowOf(page).matchAll(/`([a-z -]+)`/g)].map(([, name = '']) => name.replace(/ --.*/, '')),
+        [...tableOf(page).matchAll(/`([a-z -]+)`/g)].map(([, name = '']) => name.replace(/ --.*/, '')),
       );
       const known: string[] = [];
       for (const [path] of leaves) if (await answersNo(path)) known.push(path);
