@@ -7,7 +7,7 @@ import { formatTable, goalOf, judge, skip } from './report.js';
 const EMPTY = 'a\n<!-- bench:begin -->\n<!-- bench:end -->\nb\n';
 const machine = 'Some CPU, 2 cores, 8 GiB; node 20.19.0; postgres 18.4 (embedded, fsync on); redis 7.0';
 
-describe('the block in the README', () => {
+describe('the block of a page', () => {
   it('states its source, and includes judged, unjudged and skipped cases', () => {
     const cases = CASES.flatMap((spec, index) => [
       judge(spec, {
