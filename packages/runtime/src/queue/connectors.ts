@@ -149,7 +149,9 @@ export function connectClients<C extends Redis | Cluster>(
   open: (use: ClientUse, group: ClientGroup<C>) => C,
 ): Connector<C> {
   const groups = new Set<ClientGroup<C>>();
+  let isClosed = false;
   const openGroup = (use: ClientUse): WorkerConnection<C> => {
+    if (isClosed) throw new Error('The connections to Redis are closed.');
     const group = new ClientGroup<C>();
     groups.add(group);
     return {
@@ -165,6 +167,7 @@ export function connectClients<C extends Redis | Cluster>(
     queue: () => (shared ??= openGroup('queues').connection),
     worker: () => openGroup('worker'),
     close: async () => {
+      isClosed = true;
       for (const group of groups) group.close();
     },
   };

@@ -32,6 +32,8 @@ const QUESTIONS_AT_ONCE = 50;
 /** States from which BullMQ will deliver the job. */
 const ON_ITS_WAY = new Set(['waiting', 'prioritized', 'delayed', 'active', 'waiting-children']);
 
+type WaitingJob = NonNullable<Awaited<ReturnType<JobQueue<TurnJob>['getJob']>>>;
+
 const jobId = (ring: Pick<Ring, 'turnId' | 'epoch'>): string => `${ring.turnId}-${ring.epoch}`;
 
 /** Any program may put jobs into a queue. A job that is not a ring gives undefined. */
@@ -131,27 +133,33 @@ export class BullMqDoorbell implements Doorbell {
   }
 
   async raise(rings: readonly Ring[]): Promise<void> {
-    const raiseAll = async (part: readonly Ring[]): Promise<void> => {
-      const states = await Promise.all(
-        part.map((ring) => this.#queue(ring.workerTarget).getJobState(jobId(ring))),
-      );
-      // Raising a waiting ring that has priority 0 would move it to the end. One ring is raised after the other, so that
-      // they keep their order.
-      for (const ring of part.filter((_ring, index) => states[index] === 'prioritized')) {
-        const job = this.#queue(ring.workerTarget).getJob(jobId(ring));
-        const raising = job.then((found) => found?.changePriority({ priority: 0 }));
-        await raising.catch((error: unknown) => {
-          // The ring was delivered at this moment, so there is nothing to raise.
-          this.#log('debug', 'doorbell.not_raised', { turn_id: ring.turnId, error: errorText(error) });
-        });
-      }
-    };
+    const endsAt = performance.now() + ASK_LIMIT_MS;
     try {
-      for (const part of chunks(rings, QUESTIONS_AT_ONCE)) await within(raiseAll(part), ASK_LIMIT_MS);
+      for (const part of chunks(rings, QUESTIONS_AT_ONCE)) {
+        const jobs = await within(Promise.all(part.map((ring) => this.#prioritizedJob(ring))), ASK_LIMIT_MS);
+        // One after the other, so that the rings keep their order. If the queue answers slowly, the next sweep raises the rest.
+        for (const [index, ring] of part.entries()) {
+          if (performance.now() > endsAt) return;
+          await within(this.#raise(ring, jobs[index]), ASK_LIMIT_MS);
+        }
+      }
     } catch (error) {
       // Each further part would wait as long. The next sweep tries again.
       this.#log('warn', 'doorbell.unreachable', { error: errorText(error) });
     }
+  }
+
+  /** The job of a ring that waits with a priority. Raising a ring that has priority 0 would move it to the end. */
+  async #prioritizedJob(ring: Ring): Promise<WaitingJob | undefined> {
+    const queue = this.#queue(ring.workerTarget);
+    return (await queue.getJobState(jobId(ring))) === 'prioritized' ? queue.getJob(jobId(ring)) : undefined;
+  }
+
+  async #raise(ring: Ring, job: WaitingJob | undefined): Promise<void> {
+    await job?.changePriority({ priority: 0 }).catch((error: unknown) => {
+      // The ring was delivered at this moment, so there is nothing to raise.
+      this.#log('debug', 'doorbell.not_raised', { turn_id: ring.turnId, error: errorText(error) });
+    });
   }
 
   async knock(jobIds: readonly string[]): Promise<readonly string[] | undefined> {

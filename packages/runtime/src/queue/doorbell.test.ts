@@ -499,6 +499,57 @@ describe.each(queueBackends())('the BullMQ doorbell on %s', (kind) => {
     await doorbell.close();
   });
 
+  test('keeps the order of raised rings, and calls a slow queue slow, not unreachable', async () => {
+    await using opened = await openOn(kind);
+    const { backend } = opened;
+    if (backend === undefined) throw new Error('no queue');
+    const queues = openQueues(backend.connection);
+    const log: string[] = [];
+    let answerMs = 0;
+    const slow = new BullMqDoorbell(
+      {
+        ...queues,
+        queue: <D>(name: string) => {
+          const known = queues.queue<D>(name);
+          return {
+            ...known,
+            getJob: async (jobId: string) => {
+              const job = await known.getJob(jobId);
+              return (
+                job && {
+                  ...job,
+                  promote: () => job.promote(),
+                  changePriority: async (how: { readonly priority: number }) => {
+                    // The first of two requests at once is answered last.
+                    await delay(answerMs === 0 ? 10 - raised : answerMs);
+                    raised += 1;
+                    await job.changePriority(how);
+                  },
+                }
+              );
+            },
+          };
+        },
+      },
+      (_level, event) => void log.push(event),
+    );
+    let raised = 0;
+    const rings = Array.from({ length: 10 }, () => ({ ...newRing(), priority: 8 }));
+    for (const ring of rings) await slow.ring([ring]);
+    await slow.raise(rings.slice(0, 5));
+    // Two seconds are enough for some of the rest.
+    answerMs = 900;
+    await inTime(slow.raise(rings.slice(5)), 'raise');
+    expect(log).toEqual([]);
+    expect(raised).toBeGreaterThan(5);
+    expect(raised).toBeLessThan(10);
+    await slow.close();
+    const listener = new Listener();
+    await using _subscription = await listener.listen(opened.doorbell);
+    await listener.heardAll(...rings);
+    expect(listener.heard).toEqual(rings.map(keyOf));
+  });
+
   test('wakes the other jobs when another process moves a job at the same time', async () => {
     await using opened = await openOn(kind);
     const { backend } = opened;

@@ -101,11 +101,11 @@ interface Opened {
 function openQueue<D>(make: () => Queue<D>): JobQueue<D> {
   const queue = lazily(make);
   return {
-    add: (...job) => queue().add(...(job as unknown as Parameters<Queue<D>['add']>)),
-    addBulk: (jobs) => queue().addBulk(jobs as unknown as Parameters<Queue<D>['addBulk']>[0]),
-    getJobState: (jobId) => queue().getJobState(jobId),
-    getJob: (jobId) => queue().getJob(jobId),
-    remove: (jobId) => queue().remove(jobId),
+    add: async (...job) => queue().add(...(job as unknown as Parameters<Queue<D>['add']>)),
+    addBulk: async (jobs) => queue().addBulk(jobs as unknown as Parameters<Queue<D>['addBulk']>[0]),
+    getJobState: async (jobId) => queue().getJobState(jobId),
+    getJob: async (jobId) => queue().getJob(jobId),
+    remove: async (jobId) => queue().remove(jobId),
   };
 }
 
@@ -257,7 +257,7 @@ function openOn<C>(
       const flow = lazily(
         () => new classes.FlowProducer({ ...prefixOf(FLOWS), connection: connector.queue() }),
       );
-      return { addBulk: (flows) => flow().addBulk(flows) };
+      return { addBulk: async (flows) => flow().addBulk(flows) };
     },
     worker: (name, processor, settings) =>
       openWorker(classes, connector, { kind, name, processor, settings, prefix: prefixOf(name) }),

@@ -90,6 +90,10 @@ class HandoffRun {
   async run(): Promise<TurnRun> {
     const { turn } = this.#held;
     const handoff = this.#handoff;
+    if (this.#host.isDraining()) return 'released';
+    // Before the package is made: a turn that waits keeps no package in memory.
+    const cached = await awaitCached(this.#host, this.#held);
+    if (cached !== undefined) return this.#commits.end(cachedEnding(cached));
     let prepared: PreparedHandoff;
     try {
       prepared = await this.#host.runtime.handoffs.prepare(await this.#packed(), turn.workerTarget);
@@ -107,9 +111,8 @@ class HandoffRun {
           details: { handoff_id: handoff.handoff_id, attempt: handoff.attempts },
         }).toJSON(),
       );
+    // The worker may have begun to close during the wait.
     if (this.#host.isDraining()) return 'released';
-    const cached = await awaitCached(this.#host, this.#held);
-    if (cached !== undefined) return this.#commits.end(cachedEnding(cached));
     const unpaid = await this.#pay(prepared);
     if (unpaid !== undefined) return unpaid;
     this.#host.checkLease();

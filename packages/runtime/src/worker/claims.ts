@@ -18,6 +18,7 @@ import type { LocalWorker, Reservation, RuntimeCore } from '../core/index.js';
 import { Batcher, isLockTimeout, LOCKED, RecentMap } from '../lib/index.js';
 import { type LeftTurns, noteFailedClaim } from '../turn/index.js';
 import { INLINE_VIEW_BYTES } from '../view/index.js';
+import { ClaimPause } from './claim-pause.js';
 import type { Lease } from './lease.js';
 import { LockedClaims } from './locked-claims.js';
 import type { NearRings } from './near-rings.js';
@@ -65,8 +66,7 @@ export class Claims implements LocalWorker {
   readonly #claiming = new Map<TurnId, number>();
   /** The epochs of turns that were taken by a hint and whose rings have not arrived yet. */
   readonly #hinted = new RecentMap<TurnId, number>(MAX_HINTED);
-  /** False after a claim could not reach the server, until the next renewal. */
-  #reachesServer = true;
+  readonly #pause: ClaimPause;
   /** The asynchronous context in which the worker was created. */
   readonly #inContext = AsyncLocalStorage.snapshot();
 
@@ -94,6 +94,7 @@ export class Claims implements LocalWorker {
     this.#state = parts.state;
     this.#onSlotFree = parts.onSlotFree;
     this.#views = parts.views;
+    this.#pause = new ClaimPause(runtime.pool, () => parts.slots.offer());
     const { room, kept } = parts.views;
     this.#claims = new Batcher(async (rings, attempt) => {
       const reservedBytes = rings.length * INLINE_VIEW_BYTES;
@@ -123,12 +124,12 @@ export class Claims implements LocalWorker {
 
   /** False while claims cannot succeed: rings are then left to other workers. */
   get canClaim(): boolean {
-    return this.#reachesServer && !this.#lease.isStale;
+    return !this.#pause.isOn && !this.#lease.isStale;
   }
 
-  /** The server has answered a renewal. */
-  renewed(): void {
-    this.#reachesServer = true;
+  /** Ends the timers of claims that failed. */
+  stop(): void {
+    this.#pause.stop();
   }
 
   /** Turns whose claims have recently met locked rows. */
@@ -344,6 +345,7 @@ export class Claims implements LocalWorker {
       const claim = { lockedMs: () => this.#locked.patienceFor(ring.turnId, this.#slots.free > 0) };
       const { outcome, holderId } = taken ?? (await this.#claims.add(ring, { ...claim, isRepeated }));
       isAnswered = true;
+      this.#pause.claimed();
       this.#locked.forget(ring.turnId);
       if (outcome.outcome === 'claimed') {
         onClaimed?.();
@@ -367,7 +369,7 @@ export class Claims implements LocalWorker {
       });
       // A failed claim is noted, and the sweep rings later, so this worker does not ring now.
       isAnswered ||= await noteFailedClaim(this.#runtime, ring, error);
-      if (!isAnswered) this.#reachesServer = false;
+      if (!isAnswered && this.#state() === 'running') this.#pause.start();
     } finally {
       if (isOurs && this.#claiming.get(ring.turnId) === ring.epoch) this.#claiming.delete(ring.turnId);
       place.leave();

@@ -90,4 +90,44 @@ describe.runIf(queueBackends().includes('redis'))('a worker that does not reach 
       await healthy.close();
     },
   );
+
+  test('takes rings again as soon as its pool has an answer, long before the next renewal of its lease', async () => {
+    await using backend = await testBackend('redis');
+    await using proxy = await tcpProxy(backend.database.url);
+    const model = createModelRouter({});
+    const log: string[] = [];
+    const cutOff = openRuntime({
+      ...backend.urls,
+      model,
+      databaseUrl: proxy.url,
+      // The connection of the lease does not break.
+      directUrl: backend.database.url,
+      log: (_level, event) => void log.push(event),
+    });
+    const healthy = openRuntime({ ...backend.urls, model });
+    await healthy.runtime.applyProfile({
+      name: 'leaf',
+      instructions: 'Answer.',
+      model: 'scripted',
+      script: [{ say: 'leaf' }],
+    });
+    const launch = async (): Promise<string> => {
+      const { turn_id } = await healthy.runtime.submit<{ turn_id: string }>('launch_principal', {
+        profile_name: 'leaf',
+        instruction: 'go',
+      });
+      return turn_id;
+    };
+    const worker = await createWorker(cutOff.runtime, { leaseMs: 1_200_000, sweepMs: 3_600_000 });
+    await proxy.cut();
+    await launch();
+    await waitFor(() => log.includes('turn.failure_not_noted'), { message: 'a claim fails' });
+    await proxy.restore();
+    expect(await healthy.runtime.waitForTurn((await launch()) as never, { timeoutMs: 60_000 })).toMatchObject(
+      { result: 'leaf' },
+    );
+    await worker.close();
+    await cutOff.close();
+    await healthy.close();
+  });
 });

@@ -271,7 +271,6 @@ export class Worker implements AsyncDisposable {
     this.#hasOlder = renewal.hasOlder;
     this.#peerWatch.setHasPeers(renewal.hasPeers);
     this.#near.renewed(renewal.hasPeers, askedAt);
-    this.#claims.renewed();
     this.#slots.offer();
     this.#runtime.builds.recordMinCompatible(renewal.minCompatible);
     const heldIds = renewal.held.map(({ turnId }) => turnId);
@@ -317,6 +316,7 @@ export class Worker implements AsyncDisposable {
     this.#unwatchBuild();
     this.#runtime.localWorkers.delete(this.#claims);
     this.#near.close();
+    this.#claims.stop();
     this.#lease.stopProof();
     const graceMs = options.graceMs ?? this.#options.graceMs;
     const isCutOff = this.#lease.isCutOff;
