@@ -73,6 +73,7 @@ const NOT_RUN: readonly (readonly [beginning: string, why: string])[] = [
   ['boxcar worker', 'works until it is stopped; scripts/outside.test.ts starts it with a plugin'],
   ['pip install ', 'asks another registry than that of npm'],
   ['python3 ', 'needs the package bullmq of Python; this test checks the syntax of the file'],
+  ['boxcar submit triage', 'needs the compiled handler of its page'],
   [
     'boxcar submit launch_principal --arg profile_name=analyst',
     'needs the tool worker in Python; examples/tool-worker has a test with one in JavaScript',
@@ -213,8 +214,10 @@ describe('each of the commands works:', () => {
     writeFileSync(join(folder, 'policy.yaml'), policy?.code ?? '');
     const [lines] = snippets.filter(({ language }) => language === 'jsonl');
     writeFileSync(join(folder, `${tapeName('/srv/demo', 'main')}.jsonl`), lines?.code ?? '');
-    const [analyst] = snippets.filter(({ code }) => code.startsWith('# analyst.yaml\n'));
-    writeFileSync(join(folder, 'analyst.yaml'), analyst?.code ?? '');
+    for (const name of ['analyst.yaml', 'clerk.yaml', 'reviewer.yaml']) {
+      const [block] = snippets.filter(({ code }) => code.startsWith(`# ${name}\n`));
+      writeFileSync(join(folder, name), block?.code ?? '');
+    }
     process.chdir(folder);
     await runtime.applyProfile(profile('reviewer', { instructions: 'The first version.' }));
     for (const name of ['reviewer', 'boss', 'reader', 'writer', 'worker', 'support'])

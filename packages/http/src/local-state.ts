@@ -93,7 +93,7 @@ function readPrivate<T>(
   }
 }
 
-/** @param url - Contains the address on which the server listens. */
+/** The file with the state of the server that listens at this address. */
 const serverFile = (folder: string, { hostname, port }: URL): string =>
   join(folder, 'servers', `${hostname.replace(/[^0-9a-z.]/g, '_')}-${port === '' ? '80' : port}.json`);
 

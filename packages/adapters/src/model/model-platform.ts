@@ -37,7 +37,7 @@ const anthropic: ModelPlatform = {
   options: {},
   open: async ({ model, key, baseUrl, fetch }) => {
     const { createAnthropic } = await import('@ai-sdk/anthropic');
-    // Anthropic's own programs expect the address without the version.
+    // ANTHROPIC_BASE_URL is usually set without the version, as Anthropic's own programs expect it. This client needs the version.
     const baseURL = new URL(baseUrl).pathname === '/' ? `${new URL(baseUrl).origin}/v1` : baseUrl;
     return createAnthropic({ apiKey: key, baseURL, fetch }).messages(model);
   },

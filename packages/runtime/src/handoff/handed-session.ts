@@ -140,7 +140,9 @@ export async function handSessionOn(
 }
 
 /**
- * The context that the request packed for the handoff of a session. @throws KernelError `internal_error` for a handoff without a session.
+ * The context that the request packed for the handoff of a session.
+ *
+ * @throws KernelError `internal_error` for a handoff without a session.
  */
 export function sessionContextOf(context: JsonObject | null): SessionContext {
   if (typeof context?.session_key !== 'string')

@@ -105,7 +105,7 @@ export class NativeHandoffAdapter implements HandoffAdapter {
   }
 }
 
-/** Reuses an existing agent; otherwise an agent of the profile is created. */
+/** A name of a profile means a new agent of this profile. Any other name means the existing agent with this name. */
 async function strategyOf(
   runtime: RuntimeCore,
   name: string,

@@ -216,7 +216,7 @@ export interface RotateKeyOptions {
 }
 
 /**
- * Replaces a key, which ends. The new key has the same project, agent, name, scopes and lifetime.
+ * Makes the successor of a key. The old key ends after `graceMs`. The new key has the same project, agent, name, scopes and lifetime.
  *
  * @param keyRef - As `revokeKey`.
  * @throws KernelError `not_found`, `bad_request`; `conflict` for a key that has ended or was rotated before.

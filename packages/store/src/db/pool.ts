@@ -41,7 +41,7 @@ interface PoolState {
   answeredAt: number;
   /** The number of answers from the server, by connection. */
   readonly answers: WeakMap<pg.PoolClient, number>;
-  /** The time since which a check has found a connection waiting for the same answer. */
+  /** Connections that wait for an answer: how many answers they have had, and the time of the first check that found this number. */
   readonly waiting: WeakMap<pg.PoolClient, { readonly since: number; readonly answers: number }>;
 }
 

@@ -1,4 +1,4 @@
-/** Places on tapes: finds them by reference, reads up to a frozen head, hands tapes over. Rule: docs/reference/tape.md, "References". */
+/** Places on tapes: finds them by reference, reads up to a frozen head, and moves the right to append. Rule: docs/reference/tape.md, "References". */
 import { type AgentId, type BoxId, type ProjectId, spellingsOf } from '@boxcar/kernel';
 import type pg from 'pg';
 import type { BoxGrant, LoadBoxesOptions, SnapshotEntry } from '../box/index.js';

@@ -70,7 +70,10 @@ const here = (path: string): string => {
   return short === '' || short.startsWith('..') ? path : short;
 };
 
-/** Writes one line per finding with its place to stderr. The previous worker and profiles stay in use. */
+/**
+ * Reports a failure, after which the previous worker and profiles stay in use: one line per finding with its place on stderr, or with
+ * `--json` one event on stdout.
+ */
 function sayFailure(context: Context, event: string, failure: ErrorBody): void {
   if (context.isJson) context.answer({ event, error: failure }, () => '');
   else for (const line of describeError(failure)) context.note(line);
