@@ -32,6 +32,8 @@ export function helpOf(of: {
   readonly examples: readonly string[];
   readonly negative?: string;
   readonly error?: string;
+  /** Further exit codes, as lines of the help. */
+  readonly further?: readonly string[];
 }): string {
   const exits = [
     '  0  success',
@@ -39,6 +41,7 @@ export function helpOf(of: {
     '  2  usage error: an unknown or missing command or option, or a value',
     '     that is not valid',
     ...(of.negative === undefined ? [] : [`  3  ${of.negative}`]),
+    ...(of.further ?? []),
   ];
   return [
     ...(of.remarks?.split('\n\n').flatMap((paragraph) => ['', ...wrap(paragraph, 80)]) ?? []),

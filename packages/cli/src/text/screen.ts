@@ -19,12 +19,13 @@ export class Screen implements Disposable {
     process.once('exit', this.#show);
   }
 
+  /** A terminal of unknown size reports 0. */
   get columns(): number {
-    return this.#out.columns ?? 80;
+    return this.#out.columns || 80;
   }
 
   get rows(): number {
-    return this.#out.rows ?? 24;
+    return this.#out.rows || 24;
   }
 
   /** @param lines - No wider than the terminal, and fewer than its rows. */

@@ -267,11 +267,15 @@ const round = (value: number): number => Math.round(value * 1e6) / 1e6;
 /** The error for a limit that is reached. */
 export function budgetExceeded(
   hit: BudgetHit,
-  { details, ...more }: { readonly details?: Readonly<Record<string, unknown>>; readonly next?: string } = {},
+  of: {
+    readonly details?: Readonly<Record<string, unknown>>;
+    /** Default: the next step in the catalogue. */
+    readonly next?: string | undefined;
+  } = {},
 ): KernelError {
   const left = round(Math.max(0, hit.limit - hit.used));
   return new KernelError('budget_exceeded', {
-    ...more,
+    ...(of.next === undefined ? {} : { next: of.next }),
     message:
       hit.kind === 'seconds'
         ? `The time of budget ${hit.accountId} is over.`
@@ -282,7 +286,7 @@ export function budgetExceeded(
       limit_value: round(hit.limit),
       left,
       needed: round(hit.needed),
-      ...details,
+      ...of.details,
     },
   });
 }

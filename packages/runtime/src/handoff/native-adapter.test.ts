@@ -52,6 +52,21 @@ test('the deliverable is the result, every card is sent, and the same key does i
   expect(await h.rows('select from boxcar.turns')).toHaveLength(1);
 });
 
+test.each([
+  ['profile:helper', 'of the profile'],
+  ['agent:helper', 'of the agent'],
+  ['helper', 'of the profile'],
+])('the target %s is the turn %s', async (target_agent, answer) => {
+  await h.profile('helper', [{ say: 'of the profile' }]);
+  await h.profile('other', [{ say: 'of the agent' }]);
+  await h.runtime.submit('provision_agent', { action: 'ensure', agent_id: 'helper', profile_name: 'other' });
+  await h.worker();
+  const adapter = new NativeHandoffAdapter({ runtime: h.runtime });
+  expect(await adapter.executeHandoff(request({ target_agent }), options())).toMatchObject({
+    result: answer,
+  });
+});
+
 test('an abort ends the call at once, and the platform can be told to stop', async () => {
   await h.profile('helper', [{ say: 'never' }]);
   const adapter = new NativeHandoffAdapter({ runtime: h.runtime });

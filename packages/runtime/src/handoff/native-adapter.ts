@@ -9,7 +9,7 @@ import type {
   ExecuteOptions,
   HandoffAdapter,
 } from '@boxcar/adapters';
-import { KernelError, normalizePlatform, type TurnId, toErrorBody } from '@boxcar/kernel';
+import { KernelError, normalizePlatform, readHandoffTarget, type TurnId, toErrorBody } from '@boxcar/kernel';
 import { DEFAULT_PROJECT } from '../approval/index.js';
 import type { RuntimeCore } from '../core/index.js';
 import { deliverableOf } from '../lib/index.js';
@@ -108,9 +108,11 @@ export class NativeHandoffAdapter implements HandoffAdapter {
 /** A name of a profile means a new agent of this profile. Any other name means the existing agent with this name. */
 async function strategyOf(
   runtime: RuntimeCore,
-  name: string,
+  ref: string,
   projectId: string,
 ): Promise<{ readonly target_strategy: 'new' | 'reuse'; readonly target_ref: string }> {
+  const { kind, name } = readHandoffTarget(ref);
+  if (kind !== 'any') return { target_strategy: kind === 'profile' ? 'new' : 'reuse', target_ref: name };
   const facts = await runtime.open({
     project: projectId,
     sourceAgentId: undefined,

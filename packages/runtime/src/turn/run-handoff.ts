@@ -175,7 +175,7 @@ class HandoffRun {
         );
       case 'exceeded':
         return this.#fail(
-          budgetExceeded(paid.hit, { details: { turn_id: turn.turnId } }).toJSON(),
+          budgetExceeded(paid.hit, { next: paid.next, details: { turn_id: turn.turnId } }).toJSON(),
           'partial',
         );
       default:

@@ -280,7 +280,7 @@ class TurnLoop {
       case 'exceeded':
         return this.#endShort(
           'partial',
-          budgetExceeded(paid.hit, { details: { turn_id: turn.turnId, step } }).toJSON(),
+          budgetExceeded(paid.hit, { next: paid.next, details: { turn_id: turn.turnId, step } }).toJSON(),
         );
       default:
         return paid satisfies never;

@@ -184,7 +184,11 @@ it('the token limit of a profile ends its turn as partial, without any account',
   const { turnId } = await launch('thrifty');
   expect(await end(turnId)).toMatchObject({
     status: 'partial',
-    error: { code: 'budget_exceeded', details: { limit: 'tokens', limit_value: 800, budget_id: turnId } },
+    error: {
+      code: 'budget_exceeded',
+      message: expect.stringContaining('limits.tokens of the profile'),
+      details: { limit: 'tokens', limit_value: 800, budget_id: turnId },
+    },
   });
   expect(
     await h.rows('select budget_id, spent_tokens::int from boxcar.turns where id = $1', [turnId]),

@@ -24,11 +24,15 @@ export type Payment =
   | { readonly outcome: 'fenced' }
   /** The turn is suspended until the account is raised. */
   | { readonly outcome: 'paused' }
-  | { readonly outcome: 'exceeded'; readonly hit: BudgetHit }
+  | { readonly outcome: 'exceeded'; readonly hit: BudgetHit; readonly next?: string }
   /** The cost of the turn is limited, and this worker knows no price for its model. */
   | { readonly outcome: 'unpriced'; readonly accountId: string };
 
 type PricedProfile = Pick<Profile, 'model' | 'limits' | 'model_settings'>;
+
+/** The limit of a profile belongs to no budget that can be raised. */
+const PROFILE_ADVICE =
+  'It is limits.tokens of the profile: apply a profile with a higher limit, or ask for less.';
 
 export class StepBudget {
   readonly #pool: pg.Pool;
@@ -82,7 +86,7 @@ export class StepBudget {
     if (cap !== undefined && this.#purse.spentTokens + need.tokens > cap) {
       const used = this.#purse.spentTokens;
       const hit = { accountId: turn.turnId, kind: 'tokens' as const, limit: cap, used, needed: need.tokens };
-      return { outcome: 'exceeded', hit };
+      return { outcome: 'exceeded', hit, next: PROFILE_ADVICE };
     }
     if (this.#purse.budgetId === null) return { outcome: 'paid' };
     const isUnpriced = this.#price === undefined && needsPrice(this.#profile.model);

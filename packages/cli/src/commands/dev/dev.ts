@@ -284,7 +284,7 @@ class DevServer {
       try {
         for (const activity of await feed.readNew()) {
           if (isJson) this.#context.answer(activity, () => '');
-          else writeOutput(`${formatActivity(activity, process.stdout.columns ?? 120)}\n`);
+          else writeOutput(`${formatActivity(activity, process.stdout.columns || 120)}\n`);
         }
         isLost = false;
       } catch (error) {

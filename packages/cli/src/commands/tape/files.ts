@@ -242,7 +242,7 @@ export function addImport(group: Command, run: Run): void {
       'after',
       helpOf({
         remarks:
-          'If a line is not valid, the command reports its number and imports nothing. After a killed append the tape has whole chunks; the same command with --key appends the rest.',
+          'If a line is not valid, the command reports its number and imports nothing of this tape. In a folder, the tapes before it are imported, and named in the error. After a killed append the tape has whole chunks; the same command with --key appends the rest.',
         examples: [
           'boxcar tape import backup/writer-1 writer-copy',
           'boxcar tape import session/tape/main.jsonl notes --append --key monday',

@@ -105,7 +105,7 @@ async function showTree(context: Context, ref: string, flags: TreeFlags): Promis
       const once = await loadBudgeted(pool, await find(pool));
       return { tree: once, ids: await shortOf(pool, once) };
     });
-    const width = isTerminal ? process.stdout.columns : PIPE_WIDTH;
+    const width = isTerminal ? process.stdout.columns || 80 : PIPE_WIDTH;
     context.answer(tree, () => formatTree(tree, { width, withIds: flags.ids === true, ids }).join('\n'));
     return exitOf(tree);
   }
@@ -114,7 +114,7 @@ async function showTree(context: Context, ref: string, flags: TreeFlags): Promis
   for (;;) {
     const startedAt = performance.now();
     // The number of children per parent that leaves room for two such groups.
-    const siblings = isTerminal ? Math.max(3, Math.floor((process.stdout.rows - 4) / 2)) : undefined;
+    const siblings = isTerminal ? Math.max(3, Math.floor(((process.stdout.rows || 24) - 4) / 2)) : undefined;
     const tree = await loadBudgeted(reader.pool, found, { siblings });
     view.show(tree, await shortOf(reader.pool, tree));
     if (tree.totals.open === 0) return exitOf(tree);
@@ -142,7 +142,7 @@ export function addTree(program: Command, run: Run): void {
           'boxcar tree 0198c1f2-7d3e --ids --no-watch',
           "boxcar tree 0198c1f2-7d3e --watch --json | jq '.totals.by_status'",
         ],
-        negative: 'everything has ended, and not everything was successful',
+        negative: 'the turns at the top have ended, and not all of them were successful',
       }),
     )
     .action((ref: string, flags: TreeFlags) => run((context) => showTree(context, ref, flags)));

@@ -190,6 +190,7 @@ export function addWorker(program: Command, run: Run): void {
           'boxcar worker --concurrency 50 --plugin ./my-tools.mjs',
           "boxcar worker --target gpu --target ''",
         ],
+        further: ['  4  a tool blocked the event loop; start the worker again'],
       }),
     )
     .action((flags: WorkerFlags) => run((context) => runWorker(context, flags)));
