@@ -66,7 +66,7 @@ describe('the workers of a process whose queues live in Postgres', () => {
     await last.close();
   });
 
-  test('leave no listener when they have closed', async () => {
+  test('leave no listener and no place in the pool when they have closed', async () => {
     const listening = vi.spyOn(pg.Pool.prototype, 'on');
     onTestFinished(() => listening.mockRestore());
     await using place = await onPostgres();
@@ -75,6 +75,8 @@ describe('the workers of a process whose queues live in Postgres', () => {
     const count = () => Math.max(...pools().map((pool) => pool.listenerCount('error')));
     const before = count();
     expect(before).toBeGreaterThan(0);
+    const room = () => Math.max(...pools().map((pool) => pool.options.max));
+    const roomBefore = room();
     let emptied = 0;
     const worker = place.work('q', () => void emptied++);
     await waitFor(() => place.taken.includes('q job'), { message: 'the job is taken' });
@@ -82,9 +84,9 @@ describe('the workers of a process whose queues live in Postgres', () => {
     const seen = emptied;
     worker.resume();
     await waitFor(() => emptied > seen, { message: 'the queue is reported as empty' });
-    expect(count()).toBeGreaterThan(before);
+    expect([count() > before, room()]).toEqual([true, roomBefore + 1]);
     await worker.close();
-    expect(count()).toBe(before);
+    expect([count(), room()]).toEqual([before, roomBefore]);
   });
 
   test('leave connections for the queues, for any number of workers', async () => {
