@@ -105,7 +105,10 @@ export class NativeHandoffAdapter implements HandoffAdapter {
   }
 }
 
-/** A name of a profile means a new agent of this profile. Any other name means the existing agent with this name. */
+/**
+ * The prefix `agent:` or `profile:` decides. Without it, the name of a profile means a new agent of this profile, and any other name
+ * means the existing agent with this name.
+ */
 async function strategyOf(
   runtime: RuntimeCore,
   ref: string,
